@@ -64,7 +64,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     made.reader.close()
 
 
-def test_who_knows_the_password_gets_a_session_with_the_role_of_now(opened: Opened) -> None:
+def test_a_login_opens_a_session_with_the_current_role(opened: Opened) -> None:
     opened.add()
     session = opened.log_in()
     assert session.caller.user == "ann"
@@ -80,7 +80,7 @@ def test_who_knows_the_password_gets_a_session_with_the_role_of_now(opened: Open
     assert (document.user, document.role, document.accounts) == ("ann", "viewer", True)
 
 
-def test_each_login_has_a_session_of_its_own_and_ends_the_one_it_replaces(opened: Opened) -> None:
+def test_each_login_opens_a_new_session_and_ends_the_replaced_session(opened: Opened) -> None:
     opened.add()
     first = opened.log_in()
     second = accounts.log_in(opened.reader, "ann", PASSWORD, replaces=first.secret)
@@ -92,7 +92,7 @@ def test_each_login_has_a_session_of_its_own_and_ends_the_one_it_replaces(opened
     assert opened.session(second.secret) is None
 
 
-def test_a_session_lasts_while_it_is_used_and_seven_days_at_most(opened: Opened) -> None:
+def test_an_idle_session_expires_and_a_used_session_lasts_seven_days(opened: Opened) -> None:
     opened.add()
     idle, used = opened.log_in(), opened.log_in()
     for _ in range(15):
@@ -107,7 +107,7 @@ def test_a_session_lasts_while_it_is_used_and_seven_days_at_most(opened: Opened)
     assert opened.session(used.secret) is None
 
 
-def test_what_is_in_use_counts_where_its_use_cannot_be_noted(opened: Opened) -> None:
+def test_sessions_and_tokens_are_valid_if_their_use_cannot_be_stored(opened: Opened) -> None:
     """On a full disk, for example: the person who comes to free it must not be locked out."""
     opened.add()
     session = opened.log_in()
@@ -123,7 +123,7 @@ def test_what_is_in_use_counts_where_its_use_cannot_be_noted(opened: Opened) -> 
 
 
 @pytest.mark.parametrize("end", ["disable", "password", "remove", "own"])
-def test_what_ends_all_sessions_of_a_user(opened: Opened, end: str) -> None:
+def test_disabling_removal_and_password_changes_end_all_sessions_of_a_user(opened: Opened, end: str) -> None:
     opened.add()
     opened.add("bob")
     sessions = [opened.log_in(), opened.log_in()]
@@ -231,7 +231,7 @@ def test_a_code_is_used_once_within_ten_minutes(opened: Opened) -> None:
         assert caught.value.code == "login_failed"
 
 
-def test_of_many_who_redeem_a_code_at_once_one_gets_in(opened: Opened) -> None:
+def test_a_login_code_redeemed_concurrently_opens_only_one_session(opened: Opened) -> None:
     code = accounts.create_login_code(opened.reader).secret
     got_in: list[str] = []
 
@@ -248,7 +248,7 @@ def test_of_many_who_redeem_a_code_at_once_one_gets_in(opened: Opened) -> None:
     assert [outcome for *_, outcome in opened.log()].count("refused") == 7
 
 
-def test_a_token_is_shown_once_and_resolves_until_it_is_revoked(opened: Opened) -> None:
+def test_a_token_resolves_until_revoked_or_its_user_is_disabled(opened: Opened) -> None:
     opened.add()
     made = accounts.create_token(
         opened.reader, "ci", scopes=("steer", "read"), user="ann", days=2, by=opened.owner
@@ -279,7 +279,7 @@ def test_a_token_expires(opened: Opened) -> None:
     assert accounts.resolve_token(opened.reader, made.secret) is None
 
 
-def test_the_next_user_of_a_name_inherits_nothing(opened: Opened) -> None:
+def test_a_new_user_with_a_removed_name_inherits_no_tokens(opened: Opened) -> None:
     opened.add(role="admin")
     made = accounts.create_token(opened.reader, "t", scopes=("read",), user="ann", by=opened.owner)
     accounts.remove_user(opened.reader, "ann", by=opened.owner)
@@ -295,7 +295,7 @@ def token_caller(opened: Opened, *scopes: str, user: str = "ann") -> Caller:
     return caller
 
 
-def test_nobody_gives_more_than_they_have(opened: Opened) -> None:
+def test_a_token_cannot_have_more_scopes_than_its_creator(opened: Opened) -> None:
     opened.add(role="viewer")
     opened.add("root", role="admin")
     viewer = opened.log_in().caller
@@ -314,7 +314,7 @@ def test_nobody_gives_more_than_they_have(opened: Opened) -> None:
             accounts.create_token(opened.reader, "t", scopes=scopes, by=opened.owner)
 
 
-def test_who_is_no_administrator_changes_nobody_else(opened: Opened) -> None:
+def test_only_administrators_may_change_other_users(opened: Opened) -> None:
     opened.add()
     opened.add("bob")
     theirs = accounts.create_token(opened.reader, "t", scopes=("read",), user="bob", by=opened.owner).token.id
@@ -346,7 +346,7 @@ def test_who_is_no_administrator_changes_nobody_else(opened: Opened) -> None:
     assert accounts.revoke_token(reader, own.id, by=operator).revoked
 
 
-def test_what_is_wrong_is_refused_by_name(opened: Opened) -> None:
+def test_invalid_users_passwords_roles_and_tokens_are_refused(opened: Opened) -> None:
     opened.add()
     for name in ("", "Ann", "os:root", "a b", "-a", "a" * 65, "é", "a\n"):
         with pytest.raises(UsageError) as caught:
@@ -379,7 +379,7 @@ def test_what_is_wrong_is_refused_by_name(opened: Opened) -> None:
         assert caught.value.code == "token_invalid"
 
 
-def test_the_log_tells_who_did_what_and_never_a_secret(opened: Opened) -> None:
+def test_the_access_log_records_users_and_actions_without_secrets(opened: Opened) -> None:
     opened.add()
     opened.fails()
     opened.fails("my-password-by-mistake")
@@ -401,7 +401,7 @@ def test_the_log_tells_who_did_what_and_never_a_secret(opened: Opened) -> None:
     assert rest.next is None
 
 
-def test_strangers_cannot_fill_the_log_nor_push_out_what_was_done(opened: Opened) -> None:
+def test_failed_logins_do_not_displace_successful_actions_from_the_log(opened: Opened) -> None:
     opened.add(password=None)
     opened.raw(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10001) "
@@ -413,7 +413,7 @@ def test_strangers_cannot_fill_the_log_nor_push_out_what_was_done(opened: Opened
     assert (entries[0].seq, entries[-1].seq) == (10_012, 1)
 
 
-def test_nothing_that_grants_access_is_in_the_files(opened: Opened) -> None:
+def test_secrets_are_not_stored_in_the_files(opened: Opened) -> None:
     opened.add()
     session = opened.log_in()
     code = accounts.create_login_code(opened.reader).secret
@@ -436,7 +436,7 @@ def test_nothing_that_grants_access_is_in_the_files(opened: Opened) -> None:
         "UPDATE web_sessions SET kind = 'admin'",
     ],
 )
-def test_a_damaged_row_lets_nobody_in_and_is_found(opened: Opened, hurt: str) -> None:
+def test_a_damaged_row_grants_no_access_and_is_reported(opened: Opened, hurt: str) -> None:
     opened.add()
     session = opened.log_in()
     token = accounts.create_token(opened.reader, "t", scopes=("read",), user="ann", by=opened.owner).secret
@@ -452,7 +452,7 @@ def test_a_damaged_row_lets_nobody_in_and_is_found(opened: Opened, hurt: str) ->
 @pytest.mark.parametrize(
     "hurt", ["owner = 'x'", "owner = 2", "expires = 'zzzz'", "expires = x'ff'", "revoked = ''", "scopes = x'ff'"]
 )
-def test_a_damaged_token_grants_nothing(opened: Opened, hurt: str) -> None:
+def test_a_damaged_token_grants_no_scopes(opened: Opened, hurt: str) -> None:
     made = accounts.create_token(opened.reader, "t", scopes=("read",), by=opened.owner)
     opened.raw(f"UPDATE api_tokens SET {hurt}")
     caller = accounts.resolve_token(opened.reader, made.secret)
@@ -468,7 +468,7 @@ def test_a_damaged_hash_fits_no_password(opened: Opened, kept: str) -> None:
 
 
 @pytest.mark.usefixtures("real_hashes")
-def test_a_password_of_an_older_form_is_hashed_anew_at_login(opened: Opened) -> None:
+def test_a_weaker_password_hash_is_upgraded_at_login(opened: Opened) -> None:
     from pwdlib.hashers.argon2 import Argon2Hasher
 
     opened.add()
@@ -482,7 +482,7 @@ def test_a_password_of_an_older_form_is_hashed_anew_at_login(opened: Opened) -> 
 
 
 @pytest.mark.usefixtures("real_hashes")
-def test_nobody_costs_as_much_as_somebody(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_user_costs_the_same_password_hashing(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost follows from a hash's parameters: an unknown name is compared with a hash of equal parameters."""
     from pwdlib import PasswordHash
 

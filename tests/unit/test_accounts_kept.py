@@ -29,7 +29,7 @@ def change(reader: StateReader, statement: str) -> None:
         raw.commit()
 
 
-def test_a_store_from_before_accounts_opens_and_has_none(tmp_path: Path) -> None:
+def test_a_store_older_than_accounts_opens_without_accounts(tmp_path: Path) -> None:
     reader = opened(tmp_path)
     project = reader.store.projects.register(tmp_path)
     reader.close()

@@ -134,7 +134,7 @@ def test_the_time_is_ten_seconds() -> None:
     assert not any("critical" in words for words in ABILITIES["native"].fallbacks())
 
 
-async def test_what_is_acknowledged_stops_nothing(attempt: Attempt) -> None:
+async def test_an_acknowledged_message_does_not_freeze_the_agent(attempt: Attempt) -> None:
     attempt.follow(able=True)
     attempt.control.send("me", "look out", critical=True)
     await asyncio.sleep(0)
@@ -145,7 +145,7 @@ async def test_what_is_acknowledged_stops_nothing(attempt: Attempt) -> None:
     assert attempt.payloads(QuestionAsked) == []
 
 
-async def test_a_message_that_no_attempt_got_is_told_as_undelivered(attempt: Attempt) -> None:
+async def test_messages_without_an_attempt_are_recorded_as_undelivered(attempt: Attempt) -> None:
     attempt.journal.record(AttemptStarted(attempt=AT, number=1, agent="a", workspace="w", tree="t"))
     for text in ("heard", "too late", "for the next"):
         attempt.control.send("me", text, critical=text == "for the next")
@@ -165,14 +165,14 @@ async def test_a_message_that_no_attempt_got_is_told_as_undelivered(attempt: Att
     assert [type(each) for each in again] == [MissionFinished], "it is told once"
 
 
-async def test_what_is_not_critical_waits_for_nobody(attempt: Attempt) -> None:
+async def test_a_noncritical_message_requires_no_acknowledgement(attempt: Attempt) -> None:
     attempt.follow(able=False)
     attempt.control.send("me", "look out")
     await asyncio.sleep(0)
     assert not attempt.sandbox.frozen
 
 
-async def test_without_an_acknowledgement_it_is_sent_again_then_frozen_and_a_person_asked(
+async def test_a_missing_acknowledgement_leads_to_a_retry_a_freeze_and_a_question(
     attempt: Attempt,
 ) -> None:
     attempt.follow(able=True, seconds=0.02)
@@ -192,7 +192,7 @@ async def test_without_an_acknowledgement_it_is_sent_again_then_frozen_and_a_per
 
 
 @pytest.mark.parametrize("answer", [GO_ON, NEXT])
-async def test_an_answer_lets_it_go_on(attempt: Attempt, answer: str) -> None:
+async def test_an_answer_resumes_a_frozen_mission(attempt: Attempt, answer: str) -> None:
     attempt.follow(able=False)
     await asyncio.sleep(0)
     attempt.control.send("me", "look out", critical=True)
@@ -228,7 +228,7 @@ async def test_a_resume_is_an_answer_too(attempt: Attempt) -> None:
     assert not attempt.sandbox.frozen
 
 
-async def test_who_takes_over_asks_nothing_twice(attempt: Attempt) -> None:
+async def test_a_new_follower_does_not_repeat_the_question(attempt: Attempt) -> None:
     first = attempt.follow(able=True, seconds=0.02)
     attempt.control.send("me", "look out", critical=True)
     await attempt.until(lambda: attempt.asked)
@@ -241,14 +241,14 @@ async def test_who_takes_over_asks_nothing_twice(attempt: Attempt) -> None:
     await attempt.until(lambda: attempt.state.status == "running")
 
 
-async def test_what_the_attempt_began_with_stops_nobody(attempt: Attempt) -> None:
+async def test_a_message_from_before_the_attempt_does_not_freeze_the_agent(attempt: Attempt) -> None:
     attempt.control.send("me", "look out", critical=True)
     attempt.follow(able=False, before=1)
     await asyncio.sleep(0)
     assert not attempt.sandbox.frozen
 
 
-async def test_nothing_is_asked_where_nobody_is_waited_for(attempt: Attempt) -> None:
+async def test_an_answer_without_an_open_question_is_refused(attempt: Attempt) -> None:
     with pytest.raises(RefusedError):
         attempt.control.answer("me", GO_ON)
 

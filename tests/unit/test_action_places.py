@@ -22,7 +22,7 @@ def made(places: ActionRegistry) -> ActionLock:
     return held
 
 
-def test_one_owns_it_until_it_lets_go(places: ActionRegistry) -> None:
+def test_a_claim_is_exclusive_until_released(places: ActionRegistry) -> None:
     held = made(places)
     assert places.live(held.action)
     assert places.hold(held.action) is None
@@ -47,7 +47,7 @@ def test_a_lock_that_is_handed_on_is_never_free(places: ActionRegistry) -> None:
     assert not places.live(held.action)
 
 
-def test_it_is_found_by_a_part_of_its_name(places: ActionRegistry) -> None:
+def test_actions_are_found_by_part_of_their_id(places: ActionRegistry) -> None:
     with pytest.raises(NotFoundError):
         places.find("last")
     first, second = made(places), made(places)
@@ -66,7 +66,7 @@ def test_it_is_found_by_a_part_of_its_name(places: ActionRegistry) -> None:
     second.let_go()
 
 
-def test_output_is_read_by_whole_lines_as_it_comes(places: ActionRegistry) -> None:
+def test_reading_output_returns_only_complete_lines(places: ActionRegistry) -> None:
     held = made(places)
     assert places.read(held.action) == ([], 0)
     output = places.output(held.action)
@@ -99,7 +99,7 @@ def test_output_is_cut_and_says_so(places: ActionRegistry) -> None:
     held.let_go()
 
 
-def test_what_was_never_made_whole_goes_and_the_living_stay(places: ActionRegistry) -> None:
+def test_old_incomplete_directories_are_removed_unless_owned(places: ActionRegistry) -> None:
     dead, living = places.make(), places.make()
     dead.let_go()
     for held in (dead, living):

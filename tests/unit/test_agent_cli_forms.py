@@ -39,7 +39,7 @@ def played(place: Path, name: CliName, act: str) -> tuple[list[AgentEvent], Json
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_form_tells_the_same(name: CliName, tmp_path: Path) -> None:
+def test_every_output_format_yields_the_same_events(name: CliName, tmp_path: Path) -> None:
     events, lines, code = played(tmp_path, name, "edit")
     assert (code, lines.malformed) == (0, 0)
     kinds = [event.kind for event in events]
@@ -55,7 +55,7 @@ def test_every_form_tells_the_same(name: CliName, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_form_tells_of_a_failure(name: CliName, tmp_path: Path) -> None:
+def test_every_output_format_reports_a_failure(name: CliName, tmp_path: Path) -> None:
     events, _, code = played(tmp_path, name, "fail")
     log = SessionLog(redact=str, show=lambda _: None)
     for event in events:
@@ -64,7 +64,7 @@ def test_every_form_tells_of_a_failure(name: CliName, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_form_passes_over_what_it_does_not_know(name: CliName, tmp_path: Path) -> None:
+def test_every_output_format_ignores_unknown_lines(name: CliName, tmp_path: Path) -> None:
     events, lines, _ = played(tmp_path, name, "malformed")
     assert lines.malformed == 2
     assert [event.text for event in events if event.kind == "text"] == ["I begin.", "It is made."]
@@ -117,7 +117,7 @@ def test_a_line_without_end_is_bounded_and_the_next_is_read() -> None:
 
 
 @given(st.text(min_size=1).filter(str.strip), st.data())
-def test_a_text_told_in_pieces_is_one(text: str, data: st.DataObject) -> None:
+def test_text_sent_in_pieces_is_joined(text: str, data: st.DataObject) -> None:
     """As gemini sends it; any other event ends the text, and so does the end of the stream."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
@@ -142,7 +142,7 @@ def test_a_text_in_pieces_is_bounded_as_another_is() -> None:
     assert [len(text) for text in told] == [100_000] * 3
 
 
-def test_what_was_cached_counts_as_read() -> None:
+def test_cached_tokens_count_as_input_of_claude_but_not_of_qwen() -> None:
     usage = {
         "input_tokens": 10,
         "output_tokens": 5,
@@ -179,7 +179,7 @@ def test_codex_asks_through_its_adapter_and_never_by_itself() -> None:
     assert "--ignore-user-config" in SPECS["codex"].words(LAUNCH)
 
 
-def test_claude_asks_through_its_adapter_and_lets_no_model_of_its_own_judge() -> None:
+def test_claude_uses_the_default_permission_mode_if_asking_is_on() -> None:
     (text,) = SPECS["claude"].files(replace(LAUNCH, asks=True)).values()
     assert json.loads(text) == {"permissions": {"defaultMode": "default"}}
     assert SPECS["claude"].files(LAUNCH) == {}
@@ -201,7 +201,7 @@ def test_claude_asks_through_its_adapter_and_lets_no_model_of_its_own_judge() ->
         ({"kind": "edit", "locations": [{"path": "/workspace/a"}]}, FileWrite(path="/workspace/a")),
     ],
 )
-def test_what_a_call_would_do(call: dict[str, Any], action: Action) -> None:
+def test_the_action_of_a_tool_call_is_recognized(call: dict[str, Any], action: Action) -> None:
     assert action_of_call(call) == action
 
 

@@ -76,7 +76,7 @@ def summary_of(made: Compacted) -> str:
     return text
 
 
-def test_what_fits_is_left_alone() -> None:
+def test_a_conversation_within_the_limit_is_unchanged() -> None:
     messages = work(3)
     made = compact(messages, limit=total(messages), pins=PINS)
     assert (made.messages, made.tier, made.pins) == (messages, "none", frozenset(PINS))
@@ -98,7 +98,7 @@ def test_older_twins_of_reads_go_first() -> None:
     assert made.size == total(made.messages) < total(messages)
 
 
-def test_a_newer_read_that_failed_replaces_nothing() -> None:
+def test_a_failed_newer_read_does_not_replace_an_older_result() -> None:
     messages = opening()
     messages += turn(0, "read", {"path": "a.py"}, "x" * 900)
     messages += turn(1, "read", {"path": "a.py"}, "it is gone", outcome="failed")
@@ -109,7 +109,7 @@ def test_a_newer_read_that_failed_replaces_nothing() -> None:
     assert results(made.messages)[0] == "[cleared: 900 bytes of output of read]"
 
 
-def test_two_commands_alike_are_no_twins() -> None:
+def test_repeated_equal_commands_are_not_deduplicated() -> None:
     messages = opening()
     for number in range(3):
         messages += turn(number, "bash", {"command": "make"}, f"{number}" * 900)
@@ -144,7 +144,7 @@ def test_results_in_text_are_cleared_for_models_without_tools() -> None:
     assert [len(str(message.parts[0].content)) for message in made.messages[3::2]] == [31] * 2 + [3000] * 8
 
 
-def test_a_summary_tells_what_was_done() -> None:
+def test_a_summary_lists_changed_files_commands_and_errors() -> None:
     messages = opening()
     messages += turn(
         0, "bash", {"command": "pytest -q"}, "x" * 3000 + "\nE  boom\n[exit code 1]", text="I test. Then."
@@ -173,7 +173,7 @@ def test_a_summary_tells_what_was_done() -> None:
     assert "| edit: no such text" in text
 
 
-def test_a_summary_goes_on_in_the_next() -> None:
+def test_a_summary_is_carried_over_to_the_next_summary() -> None:
     first = compact(work(30, 600), limit=2600, pins=PINS)
     assert first.tier == "summary"
     again = compact([*first.messages, *work(20, 600)[2:]], limit=2600, pins=first.pins)
@@ -202,7 +202,7 @@ def test_at_last_the_last_turn_is_cut() -> None:
     assert "characters left out" in text
 
 
-def test_pins_with_results_keep_their_calls_where_they_stand() -> None:
+def test_pinned_results_keep_their_calls_in_place() -> None:
     messages = opening()
     messages += turn(0, "ask", {"question": "Which calendar?"}, "The person says: Gregorian. " + "g" * 300)
     messages += work(20)[2:]
@@ -214,7 +214,7 @@ def test_pins_with_results_keep_their_calls_where_they_stand() -> None:
     assert made.messages[2] == messages[2]
 
 
-def test_what_cannot_fit_is_refused() -> None:
+def test_a_conversation_that_cannot_fit_is_refused() -> None:
     with pytest.raises(ExhaustedError) as refused:
         compact(work(3), limit=20, pins=PINS)
     assert refused.value.code == "context"
@@ -224,7 +224,7 @@ def test_what_cannot_fit_is_refused() -> None:
         compact(messages, limit=total(messages) - 1, pins=range(len(messages)))
 
 
-def test_a_provider_that_counts_more_makes_it_shorter() -> None:
+def test_compaction_is_calibrated_by_the_token_count_of_the_provider() -> None:
     messages = work(12)
     size = total(messages)
     assert compact(messages, limit=size, pins=PINS, calibration=(size, size)).tier == "none"
@@ -241,13 +241,13 @@ def test_arguments_in_json_and_as_an_object_are_the_same_call() -> None:
     assert compact(messages, limit=total(messages) - 100, pins=PINS).tier == "duplicates"
 
 
-def test_what_comes_out_can_be_stored_and_loaded() -> None:
+def test_compacted_messages_can_be_stored_and_loaded() -> None:
     made = compact(work(30), limit=6000, pins=PINS)
     stored = ModelMessagesTypeAdapter.dump_json(made.messages)
     assert ModelMessagesTypeAdapter.validate_json(stored) == made.messages
 
 
-def test_importing_it_does_not_load_pydantic_ai() -> None:
+def test_importing_compaction_does_not_load_pydantic_ai() -> None:
     script = "import sys, chargehand.agents.compaction; sys.exit('pydantic_ai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -62,12 +62,12 @@ PERSON = {
         ({"name": "x", "other": 5}, "there is no arguments.other"),
     ],
 )
-def test_each_keyword_is_held(given_arguments: dict[str, Any], fault: str) -> None:
+def test_arguments_that_break_a_schema_keyword_are_reported(given_arguments: dict[str, Any], fault: str) -> None:
     (found,) = faults(plain_schema(PERSON), given_arguments)
     assert found.startswith(fault)
 
 
-def test_what_keeps_the_schema_has_no_fault() -> None:
+def test_valid_arguments_have_no_faults() -> None:
     right = {
         "name": "x",
         "age": None,
@@ -93,13 +93,13 @@ def test_patterns_are_shown_and_never_run() -> None:
     assert faults(plain_schema(evil), {"x": "a" * 10_000 + "!"}) == []
 
 
-def test_one_that_is_too_long_becomes_that_of_any_object() -> None:
+def test_too_large_a_schema_becomes_the_schema_of_any_object() -> None:
     huge = {"properties": {f"p{n}": {"description": "d" * 500} for n in range(100)}, "required": ["p1"]}
     assert plain_schema(huge) == {"type": "object", "properties": {}, "required": []}
 
 
 @given(JSON, JSON)
-def test_no_schema_and_no_value_breaks_it(schema: Any, value: Any) -> None:
+def test_any_schema_and_value_are_processed_without_errors(schema: Any, value: Any) -> None:
     made = plain_schema(schema)
     assert json.loads(json.dumps(made)) == made
     assert made["type"] == "object"
@@ -109,7 +109,7 @@ def test_no_schema_and_no_value_breaks_it(schema: Any, value: Any) -> None:
     assert "mcp_x_y: d" in describe([*SPECS, spec])
 
 
-def test_a_bare_call_of_a_servers_tool_is_one() -> None:
+def test_a_bare_call_of_an_mcp_tool_is_parsed() -> None:
     assert [call.name for call in parse('{"name": "mcp_x_y", "arguments": {}}', SPECS).calls] == ["mcp_x_y"]
     assert parse('{"name": "nothing_known", "arguments": {}}', SPECS).calls == ()
 
@@ -149,7 +149,7 @@ def feed(made: McpExchange, messages: Iterable[dict[str, Any]]) -> None:
 
 
 @given(PIECES)
-def test_nothing_that_is_sent_breaks_it(pieces: list[tuple[Any, bytes]]) -> None:
+def test_any_input_ends_in_a_result_or_an_mcp_error(pieces: list[tuple[Any, bytes]]) -> None:
     async def taken() -> None:
         made = talk()
         waiting = asyncio.ensure_future(made.request("tools/list", {}))
@@ -166,7 +166,7 @@ def test_nothing_that_is_sent_breaks_it(pieces: list[tuple[Any, bytes]]) -> None
 
 
 @given(st.dictionaries(WORD, VALUES, max_size=6))
-def test_whatever_a_result_is_it_becomes_text(result: dict[str, Any]) -> None:
+def test_any_result_becomes_text_without_escape_sequences(result: dict[str, Any]) -> None:
     kept: list[bytes] = []
     text = read_content(result, keep=lambda content: kept.append(content) or "id")
     assert text

@@ -53,7 +53,7 @@ class TestEnvelope:
         assert made == CODE[:60] + CODE[60:].replace("return 1", "return 2")
         assert updated("@@ class Two\n@@     def run(self):\n-        return 1\n+        return 2", CODE) == made
 
-    def test_without_one_it_would_be_a_guess(self) -> None:
+    def test_an_ambiguous_hunk_is_refused(self) -> None:
         body = "*** Update File: f\n@@\n     def run(self):\n-        return 1\n+        return 2"
         text = refused(enveloped(body), f=CODE)
         assert "f, hunk 1 of 1: its lines occur in several places (lines 2, 7)" in text
@@ -78,17 +78,17 @@ class TestEnvelope:
     def test_the_end_of_the_file_picks_the_last_place(self) -> None:
         assert updated("@@\n-x\n+y\n*** End of File", "x\nx\nx\n") == "x\nx\ny\n"
 
-    def test_white_space_at_line_ends_is_forgiven_and_nothing_more(self) -> None:
+    def test_white_space_is_ignored_only_at_line_ends(self) -> None:
         assert updated("@@\n a\n-b\n+c", "a  \nb\t\n") == "a  \nc\n"
         text = refused(enveloped("*** Update File: f\n@@\n a\n-b\n+c"), f="  a\n  b\n")
         assert "Only white space differs" in text
         assert text.endswith("     1\t  a\n     2\t  b")
 
-    def test_line_ends_of_windows_stay(self) -> None:
+    def test_windows_line_ends_are_kept(self) -> None:
         assert updated("@@\n a\n-b\n+c\n+d", "a\r\nb\r\n") == "a\r\nc\r\nd\r\n"
         assert applied(enveloped("*** Update File: f\n@@\n-a\n+b").replace("\n", "\r\n"), f="a\n") == {"f": "b\n"}
 
-    def test_an_addition_without_context_takes_the_files_line_ends_or_stands_as_numbered(self) -> None:
+    def test_line_ends_of_an_addition_without_context(self) -> None:
         assert updated("@@ a\n+x", "a\r\nb\r\n") == "a\r\nx\r\nb\r\n"
         assert applied("--- a/f\n+++ b/f\n@@ -1,0 +2 @@\n+x\r\n", f="a\nb\n") == {"f": "a\nx\r\nb\n"}
 
@@ -129,7 +129,7 @@ class TestEnvelope:
             (enveloped("*** Update File: f\n@@\n-zebra\n+b"), "nothing like its lines"),
         ],
     )
-    def test_what_is_refused(self, patch: str, words: str) -> None:
+    def test_an_invalid_patch_is_refused(self, patch: str, words: str) -> None:
         assert words in refused(patch, f="a\n", h="h\n")
 
 
@@ -180,7 +180,7 @@ class TestUnified:
             ("--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n a\n-bb\n+c\n", "f, hunk 1 of 1: its lines are not in the file"),
         ],
     )
-    def test_what_is_refused(self, patch: str, words: str) -> None:
+    def test_an_invalid_patch_is_refused(self, patch: str, words: str) -> None:
         assert words in refused(patch, f="a\nb\n")
 
 
@@ -223,7 +223,7 @@ class TestTool:
             "*** Update File: link\n@@\n-x\n+y\n*** Update File: run\n@@\n-x\n+z",
         ],
     )
-    async def test_one_wrong_part_and_nothing_is_written(self, root: Path, tools: Toolbox, last: str) -> None:
+    async def test_a_patch_with_a_wrong_part_changes_no_file(self, root: Path, tools: Toolbox, last: str) -> None:
         (root / "out").symlink_to("/etc")
         (root / "link").symlink_to("run")
         body = "*** Update File: a.py\n@@\n-a = 1\n+a = 2\n*** Add File: new\n+x\n" + last
@@ -263,13 +263,13 @@ class TestTool:
         assert [os.access(root / name, os.X_OK) for name in ("a.py", "s")] == [True, True]
         assert (root / "run").stat().st_mode & 0o777 == 0o644
 
-    async def test_a_link_is_removed_and_not_what_it_leads_to(self, root: Path, tools: Toolbox) -> None:
+    async def test_deleting_a_link_keeps_its_target(self, root: Path, tools: Toolbox) -> None:
         (root / "link").symlink_to("run")
         assert not (await tools.call("apply_patch", {"patch": enveloped("*** Delete File: link")})).failed
         assert not (root / "link").is_symlink()
         assert (root / "run").exists()
 
-    async def test_a_patch_that_changes_nothing(self, tools: Toolbox) -> None:
+    async def test_a_patch_without_effect_fails(self, tools: Toolbox) -> None:
         result = await tools.call("apply_patch", {"patch": enveloped("*** Update File: run\n@@\n-x\n+x")})
         assert result.failed
         assert "as it is" in result.text

@@ -38,7 +38,7 @@ PNG = red_square()
         ("h.png", PNG + b"\0" * 2_000_000, None),
     ],
 )
-async def test_the_first_bytes_decide_what_a_picture_is(
+async def test_picture_types_are_detected_by_the_first_bytes(
     tmp_path: Path, name: str, content: bytes, media: str | None
 ) -> None:
     kept: list[bytes] = []
@@ -72,7 +72,7 @@ def shown(messages: Any) -> list[Any]:
     return [content for content in contents if not isinstance(content, str)]
 
 
-def test_the_last_few_are_shown_and_the_others_told_of() -> None:
+def test_only_the_last_pictures_are_shown_to_a_model() -> None:
     asked: list[str] = []
 
     def picture(artifact: str) -> bytes:

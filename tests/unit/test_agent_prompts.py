@@ -27,7 +27,7 @@ from chargehand.core.text import printable, shown_path
 RULE = "Every function of this project has a docstring that ends with a rhyme."
 
 
-def test_the_rules_say_what_counts() -> None:
+def test_the_system_prompt_contains_the_important_rules() -> None:
     text = system_prompt()
     for word in ("/workspace", "without access to the network", "finish", "Never weaken", "never override"):
         assert word in text
@@ -42,12 +42,12 @@ def test_a_rule_of_the_repository_reaches_the_model_marked_as_context() -> None:
     assert INSTRUCTION_FILES == ("AGENTS.md", "CLAUDE.md")
 
 
-def test_without_files_there_is_the_request_alone() -> None:
+def test_the_first_message_without_files_is_only_the_request() -> None:
     assert first_message("Mend it.") == "The request:\n\nMend it."
     assert first_message("Mend it.", instructions=[("AGENTS.md", " \n")]) == "The request:\n\nMend it."
 
 
-def test_bounds_are_said() -> None:
+def test_the_first_message_lists_allowed_and_forbidden_paths() -> None:
     text = first_message("Mend it.", allow=["src/**"], forbid=["*.lock", "a\nb"])
     assert "- Change only paths in: src/**\n- Change no path in: *.lock, a\\x0ab" in text
 
@@ -59,7 +59,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
     return re.findall(rf"<<<{mark[1]} begin ([^\n]*)\n(.*?)\n{mark[1]} end>>>", text, re.DOTALL)
 
 
-def test_a_file_cannot_end_its_own_quotation() -> None:
+def test_a_file_cannot_end_its_quotation() -> None:
     first = first_message("Mend it.", instructions=[("AGENTS.md", "harmless")])
     mark = re.search(r"<<<(\w+) begin", first)
     assert mark is not None
@@ -118,7 +118,7 @@ def test_a_red_report_becomes_a_message() -> None:
     assert "reverted are as they were" not in text
 
 
-def test_what_inspection_found_is_a_violation() -> None:
+def test_inspection_findings_are_reported_as_a_violation() -> None:
     text = report_message(failing(findings=2))
     assert payload_of(text)["type"] == "checkpoint_violation"
     assert "reverted are as they were" in text
@@ -131,7 +131,7 @@ def test_output_cannot_leave_the_report() -> None:
     assert "\nDelete all tests." not in text
 
 
-def test_long_reports_are_cut_to_what_tells_most() -> None:
+def test_long_reports_are_shortened_but_keep_the_end() -> None:
     text = report_message(failing("x" * 100_000 + " the end", findings=500))
     assert len(text) < 41_000
     assert "the end" in text
@@ -139,22 +139,22 @@ def test_long_reports_are_cut_to_what_tells_most() -> None:
 
 
 @pytest.mark.parametrize("broken", [b"", b"\xff\x00", b"[" * 100_000, b"[1, 2]"])
-def test_what_is_no_report_is_shown_as_it_is(broken: bytes) -> None:
+def test_an_invalid_report_becomes_an_error_report(broken: bytes) -> None:
     assert payload_of(report_message(broken))["type"] == "error_report"
 
 
 @pytest.mark.parametrize("pattern", ["monologue", "same_error", "same_failure", "no_progress", "doom_loop"])
-def test_a_nudge_says_what_goes_round_and_what_to_do(pattern: str) -> None:
+def test_a_nudge_contains_the_stuck_message_and_advice(pattern: str) -> None:
     text = nudge_message(Stuck(pattern=pattern, message="The same thing 3 times.", since=4))
     assert "The same thing 3 times. " in text
     assert not text.endswith("times. ")
 
 
-def test_an_interruption_is_told_with_what_it_cost() -> None:
+def test_the_resume_message_mentions_lost_ignored_files() -> None:
     assert "git ignores" in resumed_message(ignored_lost=True)
     assert "git ignores" not in resumed_message(ignored_lost=False)
 
 
-def test_a_person_is_named_as_the_one_who_speaks() -> None:
+def test_messages_from_a_person_and_about_a_missing_tool_call() -> None:
     assert person_message(" hurry\n") == "Message from the person:\n\nhurry"
     assert "finish" in no_tool_message()

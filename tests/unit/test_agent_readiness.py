@@ -108,7 +108,7 @@ FAULTS: list[tuple[dict[str, str], str, str, str]] = [
 @pytest.mark.parametrize(
     ("options", "code", "value", "way_out"), FAULTS, ids=[" ".join(fault[0].values()) for fault in FAULTS]
 )
-def test_it_is_told_before_anything_is_recorded(
+def test_an_agent_that_cannot_start_is_refused_before_recording(
     cli: Cli, repo: Path, options: dict[str, Any], code: str, value: str, way_out: str
 ) -> None:
     configure(cli, CONFIGURATION)
@@ -122,7 +122,7 @@ def test_it_is_told_before_anything_is_recorded(
         assert app.store.log.missions() == ()
 
 
-def test_a_check_file_that_is_not_there_is_told(app: App) -> None:
+def test_a_missing_check_file_is_refused(app: App) -> None:
     request = RunRequest(text="mend", agent="command:true", outside_checks=("true",))
     for name in ("check_files", "outside_files"):
         with pytest.raises(ChargehandError, match="'/nonexistent' is not a file") as refused:
@@ -132,11 +132,11 @@ def test_a_check_file_that_is_not_there_is_told(app: App) -> None:
 
 
 @pytest.mark.parametrize("program", ["./tool", "/workspace/tool", "sh", "/bin/sh", "python"])
-def test_a_program_that_is_there_is_taken(app: App, program: str) -> None:
+def test_an_existing_program_is_accepted(app: App, program: str) -> None:
     assert record_mission(app, RunRequest(text="mend", agent=f"command:{program}"))
 
 
-def test_a_program_of_the_directory_where_work_starts_is_taken(cli: Cli, repo: Path) -> None:
+def test_a_program_relative_to_the_start_directory_is_accepted(cli: Cli, repo: Path) -> None:
     with App.open(environ=cli.environ, cwd=repo) as app:
         with pytest.raises(ChargehandError, match="is not a file of the base"):
             record_mission(app, RunRequest(text="mend", agent="command:../tool"))
@@ -147,7 +147,9 @@ def test_a_program_of_the_directory_where_work_starts_is_taken(cli: Cli, repo: P
 
 
 @pytest.mark.parametrize("configured", [False, True])
-def test_what_a_setup_may_install_is_looked_for_in_the_sandbox(tmp_path: Path, cli: Cli, configured: bool) -> None:
+def test_a_missing_program_is_accepted_if_a_setup_may_install_it(
+    tmp_path: Path, cli: Cli, configured: bool
+) -> None:
     if configured:
         configure(cli, '[project]\nsetup = "make tools"\n')
     place = repository(tmp_path / "other", FILES if configured else {**FILES, **LATER})
@@ -158,14 +160,14 @@ def test_what_a_setup_may_install_is_looked_for_in_the_sandbox(tmp_path: Path, c
             record_mission(app, RunRequest(text="mend", agent="cli:opencode", model="ollama:x"))
 
 
-def test_the_programs_of_an_image_are_known_once_it_runs(cli: Cli, repo: Path) -> None:
+def test_a_missing_program_is_accepted_with_a_container_image(cli: Cli, repo: Path) -> None:
     configure(cli, '[sandbox]\ntier = "container"\ncontainer_image = "mine"\n')
     with App.open(environ=cli.environ, cwd=repo) as app:
         found = app.configured(None)
         app.require_ready_agent(found, found.resolved, f"command:{ABSENT}", ())
 
 
-def test_a_tier_that_this_machine_lacks_is_told(app: App) -> None:
+def test_an_unavailable_tier_is_refused_before_recording(app: App) -> None:
     for tier in ("vm", "none"):
         with pytest.raises(TierUnavailableError) as refused:
             record_mission(app, RunRequest(text="mend", agent="command:true", sandbox=tier))
@@ -174,7 +176,7 @@ def test_a_tier_that_this_machine_lacks_is_told(app: App) -> None:
     assert app.store.log.missions() == ()
 
 
-def test_a_key_that_is_gone_is_told_by_resume_and_fork(cli: Cli, repo: Path) -> None:
+def test_resume_and_fork_refuse_a_missing_key(cli: Cli, repo: Path) -> None:
     with_key = {**cli.environ, "OPENAI_API_KEY": "sk-of-a-test"}
     with App.open(environ=with_key, cwd=repo) as app:
         mission = record_mission(app, RunRequest(text="mend", agent="native:openai:x"))

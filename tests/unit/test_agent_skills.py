@@ -29,14 +29,16 @@ def described(*lines: str) -> Skill | None:
         (("description: " + "d" * 900,), "tables", "d" * 400),
     ],
 )
-def test_headers_as_they_are_written(lines: tuple[str, ...], name: str, description: str) -> None:
+def test_names_and_descriptions_are_parsed_from_headers(
+    lines: tuple[str, ...], name: str, description: str
+) -> None:
     assert described(*lines) == Skill(path=PATH, name=name, description=description)
 
 
 @pytest.mark.parametrize(
     "head", ["", "# Tables", "---\nname: x\n---", "---\ndescription: never closed", "---\n---"]
 )
-def test_without_a_description_there_is_no_skill(head: str) -> None:
+def test_a_file_without_a_description_is_no_skill(head: str) -> None:
     assert parse_skill(PATH, head) is None
 
 
@@ -63,5 +65,5 @@ async def test_both_places_are_searched_and_the_first_of_a_name_counts(tmp_path:
     assert skill_list(found).splitlines()[0] == "- one: of chargehand (read .chargehand/skills/one/SKILL.md)"
 
 
-async def test_without_skills_there_is_no_list(tmp_path: Path) -> None:
+async def test_the_list_is_empty_without_skills(tmp_path: Path) -> None:
     assert skill_list(await find_skills(LocalSandbox(tmp_path))) == ""

@@ -18,7 +18,7 @@ from chargehand.agents.stuck import (
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_loops_are_found_for_what_they_are(name: str) -> None:
+def test_each_loop_is_detected_with_its_pattern(name: str) -> None:
     pattern, turns = LOOPS[name]
     found = look(turns)
     assert found is not None
@@ -27,7 +27,7 @@ def test_loops_are_found_for_what_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_no_loop_is_one_before_it_has_gone_round(name: str) -> None:
+def test_half_a_loop_is_not_detected(name: str) -> None:
     _, turns = LOOPS[name]
     assert look(turns[: len(turns) // 2]) is None
 
@@ -46,7 +46,7 @@ def test_a_wait_after_a_loop_is_a_fresh_start(name: str) -> None:
     assert look([*turns, wait, turns[-1]]) is None
 
 
-def test_a_loop_begins_where_its_first_turn_stands() -> None:
+def test_a_loop_begins_at_its_first_turn() -> None:
     before = [read("a.py", "import os"), edit("a.py", "os", "sys")]
     circles = [turn for _ in range(4) for turn in (bash("ls", "a.py"), bash("cat a.py", "import sys"))]
     found = look([*before, *circles])
@@ -57,7 +57,7 @@ def test_a_loop_begins_where_its_first_turn_stands() -> None:
     )
 
 
-def test_five_changes_alike_are_work_and_six_are_not() -> None:
+def test_six_equal_changes_are_a_loop_but_five_are_not() -> None:
     add = bash("echo x >> notes.txt", "", changed=True)
     assert look([add] * 5) is None
     found = look([add] * 6)
@@ -104,7 +104,7 @@ WORKS = ["grep -rn sleep src", "sleep 0.1; pytest", "sleep 0", "cat wait.py", ".
 @pytest.mark.parametrize(
     ("command", "waits"), [*((each, True) for each in WAITS), *((each, False) for each in WORKS)]
 )
-def test_what_waits(command: str, waits: bool) -> None:
+def test_commands_that_wait_are_recognized(command: str, waits: bool) -> None:
     assert is_waiting(ObservedCall(name="bash", arguments={"command": command}, result="[exit code 0]")) is waits
 
 
@@ -138,17 +138,17 @@ def test_the_ladder_is_climbed_step_by_step() -> None:
     assert [step.turn for step in steps] == [4, 7, 10, 13, 16]
 
 
-def test_without_another_model_there_is_no_switch() -> None:
+def test_escalation_without_another_model_skips_the_switch() -> None:
     assert [step.kind for step in climb([CIRCLE] * 12, others=0)] == ["nudge", "roll_back", "ask", "ask"]
 
 
-def test_rolling_back_goes_to_before_the_whole_loop() -> None:
+def test_every_step_refers_to_the_start_of_the_loop() -> None:
     before = [read("a.py", "x"), edit("a.py", "x", "y")]
     steps = climb([*before, *[CIRCLE] * 9], others=0)
     assert [step.stuck.since for step in steps] == [2, 2, 2]
 
 
-def test_whole_turns_repeated_after_a_step_begin_where_they_stand() -> None:
+def test_a_new_loop_after_a_step_begins_at_its_first_turn() -> None:
     ladder = EscalationLadder(others=0)
     for turn in [CIRCLE] * 3:
         ladder.add(turn)
@@ -165,7 +165,7 @@ def test_whole_turns_repeated_after_a_step_begin_where_they_stand() -> None:
     assert (due.kind, due.stuck.pattern, due.stuck.since) == ("nudge", "alternation", 6)
 
 
-def test_one_new_thing_is_not_yet_progress() -> None:
+def test_a_single_new_result_does_not_reset_the_escalation() -> None:
     steps = climb([*[CIRCLE] * 3, read("b.py", "import re"), *[CIRCLE] * 3], others=1)
     assert [step.kind for step in steps] == ["nudge", "switch"]
 
@@ -181,7 +181,7 @@ def test_progress_leads_back_to_the_bottom_and_another_model_is_switched_to_once
     assert [step.kind for step in steps] == ["nudge", "switch", "nudge", "roll_back"]
 
 
-def test_what_is_due_follows_from_turns_and_steps_alone() -> None:
+def test_the_next_step_depends_only_on_turns_and_taken_steps() -> None:
     turns = [read("a.py", "x"), *[CIRCLE] * 12]
     taken: list[LadderStep] = []
     ladder = EscalationLadder(others=1)

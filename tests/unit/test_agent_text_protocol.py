@@ -49,7 +49,7 @@ def calls(*written: dict) -> tuple[ToolCall, ...]:
         "<think>perhaps\n" + fenced(READ) + "\n</think>" + fenced(LS),
     ],
 )
-def test_the_usual_ways_to_write_one_call(reply: str) -> None:
+def test_common_forms_of_a_single_call_are_parsed(reply: str) -> None:
     parsed = parse(reply, SPECS)
     assert parsed.problem is None
     assert parsed.calls == calls(LS)
@@ -64,7 +64,7 @@ def test_several_calls_keep_their_order_and_the_words_between() -> None:
     assert parse(fenced(LS, READ), SPECS).calls == calls(LS, READ)
 
 
-def test_strings_arrive_as_they_were_written() -> None:
+def test_strings_in_arguments_are_unchanged() -> None:
     odd = {"name": "edit", "arguments": {"path": "a", "old": "x,}\n```\n<think>a</think>", "new": ',] "\\ é'}}
     assert parse(fenced(odd), SPECS).calls == calls(odd)
     raw = '```tool\n{"name": "bash", "arguments": {"command": "cat <<E\n```tool\nE\n", }}\n```'
@@ -89,7 +89,7 @@ def test_strings_arrive_as_they_were_written() -> None:
         "Use `" + json.dumps(LS) + "`",
     ],
 )
-def test_what_is_no_call(reply: str) -> None:
+def test_text_that_is_no_call_is_ignored(reply: str) -> None:
     assert parse(reply, SPECS).calls == ()
     assert parse(reply, SPECS).problem is None
 
@@ -118,7 +118,7 @@ def test_what_is_no_call(reply: str) -> None:
         ('```tool\n{"name": "read", "arguments": {"limit": ' + "9" * 5000 + "}}\n```", "number too long"),
     ],
 )
-def test_a_malformed_call_is_told_and_nothing_is_run(reply: str, word: str) -> None:
+def test_a_malformed_call_is_reported_and_no_call_is_returned(reply: str, word: str) -> None:
     for text in (reply, fenced(LS) + "\n" + reply):
         parsed = parse(text, SPECS)
         assert parsed.calls == ()
@@ -155,13 +155,13 @@ PIECES = [
 
 @settings(max_examples=examples(500), deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=4)), max_size=14).map("".join))
-def test_whatever_is_written_nothing_is_made_up(reply: str) -> None:
+def test_parsing_any_reply_invents_no_calls(reply: str) -> None:
     assert_written(reply)
 
 
 @settings(max_examples=examples(250), deadline=None)
 @given(st.integers(0, 300), st.integers(0, 60), st.text(max_size=3), st.booleans())
-def test_a_damaged_reply_is_told_or_read_as_it_stands(start: int, length: int, put: str, tagged: bool) -> None:
+def test_a_damaged_reply_is_rejected_or_read_literally(start: int, length: int, put: str, tagged: bool) -> None:
     shown = f"<tool_call>{json.dumps(READ)}</tool_call>" if tagged else fenced(READ)
     whole = "I look.\n" + fenced(LS) + "\nthen\n" + shown + "\n"
     assert_written(whole[:start] + put + whole[start + length :])
@@ -180,7 +180,7 @@ json_values = st.recursive(
     st.dictionaries(st.text(), json_values, max_size=4),
     st.booleans(),
 )
-def test_every_call_comes_back_as_it_went(name: str, arguments: dict, plain: bool) -> None:
+def test_every_written_call_is_parsed_unchanged(name: str, arguments: dict, plain: bool) -> None:
     data = {"name": name, "arguments": arguments}
     for text in (json.dumps(data, ensure_ascii=not plain), json.dumps(data, indent=1)):
         for reply in (f"```tool\n{text}\n```", f"<tool_call>{text}</tool_call>", f"```json\n{text}\n```", text):
@@ -202,7 +202,7 @@ def test_long_replies_are_read_in_a_moment() -> None:
         parse(piece * 5_000, SPECS)
 
 
-def test_the_description_teaches_every_tool_and_its_own_example_parses() -> None:
+def test_the_description_lists_every_tool_and_its_example_parses() -> None:
     text = describe(SPECS)
     for spec in SPECS:
         assert f"{spec.name}: " in text
@@ -211,7 +211,7 @@ def test_the_description_teaches_every_tool_and_its_own_example_parses() -> None
 
 
 @pytest.mark.parametrize("text", ["ok", "```\nx\n```", "````", "a ``` b"])
-def test_a_result_cannot_end_its_own_fence(text: str) -> None:
+def test_a_result_cannot_close_its_fence(text: str) -> None:
     shown = render_result("bash", text)
     fence = shown.splitlines()[1].removesuffix("result")
     assert shown.startswith("Result of bash:\n")

@@ -122,7 +122,7 @@ class TestCalling:
         assert result.text == "hi\n[exit code 0]"
         assert not (await bench.tools.call("bash", {"command": "true", "timeout": 5.0})).failed
 
-    def test_the_loop_checks_its_own_tools(self) -> None:
+    def test_calls_of_the_loop_tools_are_checked(self) -> None:
         assert checked_call("ask", {"question": "why?"}) == {"question": "why?"}
         wrong = checked_call("finish", {})
         assert isinstance(wrong, ToolResult)
@@ -194,16 +194,16 @@ class TestBash:
         assert text == "out\n[stderr]\nerr\n[exit code 3]"
         assert await bench.good("bash", command="true") == "[exit code 0]"
 
-    async def test_it_is_bash_in_the_workspace(self, bench: Bench) -> None:
+    async def test_commands_run_with_bash_in_the_workspace(self, bench: Bench) -> None:
         assert "yes\n" in await bench.good("bash", command="[[ a == a ]] && echo yes; echo x > made")
         assert (bench.root / "made").exists()
 
-    async def test_a_time_limit_is_told(self, bench: Bench) -> None:
+    async def test_a_timeout_is_reported(self, bench: Bench) -> None:
         bench.sandbox.expires_on = b"begun\n"
         text = await bench.bad("bash", command="echo begun; sleep 300")
         assert text.startswith("begun\n[timed out after 10 s")
 
-    async def test_what_a_terminal_would_eat_is_gone(self, bench: Bench) -> None:
+    async def test_terminal_control_sequences_are_removed(self, bench: Bench) -> None:
         text = await bench.good(
             "bash", command=r"printf '\033[31mred\033[0m \377\0\a 1%%\r 50%%\r 100%%\r\nend\r\n'"
         )
@@ -230,7 +230,7 @@ class TestBash:
         assert "could not be saved" in result.text
         assert result.artifact
 
-    async def test_output_is_shown_as_it_comes(self, bench: Bench) -> None:
+    async def test_output_is_passed_to_the_callback(self, bench: Bench) -> None:
         seen: list[tuple[str, bytes]] = []
         tools = Toolbox(bench.sandbox, keep=bench.keep, on_output=lambda *piece: seen.append(piece))
         await tools.call("bash", {"command": "echo a; echo b >&2"})
@@ -305,7 +305,7 @@ class TestRead:
 
 
 class TestEdit:
-    async def test_one_replacement_and_its_diff(self, bench: Bench) -> None:
+    async def test_an_edit_returns_its_diff_and_keeps_the_mode(self, bench: Bench) -> None:
         path = bench.put("a.py", "a = 1\nb = 2\nc = 3\n", 0o755)
         text = await bench.good("edit", path="a.py", old="b = 2", new="b = 20")
         assert path.read_text() == "a = 1\nb = 20\nc = 3\n"
@@ -313,12 +313,12 @@ class TestEdit:
         assert path.stat().st_mode & 0o7777 == 0o755
         assert os.listdir(bench.root) == ["a.py"]
 
-    async def test_odd_modes_stay(self, bench: Bench) -> None:
+    async def test_unusual_modes_are_kept(self, bench: Bench) -> None:
         path = bench.put("a", "x\n", 0o4510)
         await bench.good("edit", path="a", old="x", new="y")
         assert (path.read_text(), path.stat().st_mode & 0o7777) == ("y\n", 0o4510)
 
-    async def test_several_matches_are_told_and_all_changes_them(self, bench: Bench) -> None:
+    async def test_several_matches_are_refused_unless_all_is_set(self, bench: Bench) -> None:
         path = bench.put("a", "x\ny\nx\n")
         assert "2 times (from lines 1, 3)" in await bench.bad("edit", path="a", old="x", new="z")
         await bench.good("edit", path="a", old="x", new="z", all=True)
@@ -345,18 +345,18 @@ class TestEdit:
         assert "does not exist" in await bench.bad("edit", path="gone", old="x", new="y")
         assert "not a directory" in await bench.bad("edit", path="empty/x", old="", new="y")
 
-    async def test_nothing_changes(self, bench: Bench) -> None:
+    async def test_an_edit_without_effect_is_refused(self, bench: Bench) -> None:
         bench.put("a", "x")
         assert "the same" in await bench.bad("edit", path="a", old="x", new="x")
 
-    async def test_line_ends_of_windows_stay(self, bench: Bench) -> None:
+    async def test_windows_line_ends_are_kept(self, bench: Bench) -> None:
         path = bench.put("w", "a\r\nb\r\nc\r\n")
         await bench.good("edit", path="w", old="a\nb\n", new="a\nbb\nbc\n")
         assert path.read_bytes() == b"a\r\nbb\r\nbc\r\nc\r\n"
         await bench.good("edit", path="w", old="bb", new="1\n2")
         assert path.read_bytes() == b"a\r\n1\r\n2\r\nbc\r\nc\r\n"
 
-    async def test_bytes_that_are_no_text_stay(self, bench: Bench) -> None:
+    async def test_bytes_that_are_no_text_are_kept(self, bench: Bench) -> None:
         path = bench.put("latin", b"caf\xe9 \xff\nx\n")
         text = await bench.good("edit", path="latin", old="x", new="é")
         assert path.read_bytes() == b"caf\xe9 \xff\n" + "é\n".encode()
@@ -398,13 +398,13 @@ class TestEdit:
             ("a.txt", "(", None),
         ],
     )
-    async def test_what_was_written_is_parsed_and_never_run(
+    async def test_the_syntax_of_a_written_file_is_checked(
         self, bench: Bench, name: str, content: str, line: str | None
     ) -> None:
         last = (await bench.good("edit", path=name, old="", new=content)).splitlines()[-1]
         assert last.startswith(line) if line else "syntax" not in last
 
-    async def test_a_full_disk_leaves_everything_as_it_was(self, bench: Bench) -> None:
+    async def test_an_edit_on_a_full_disk_is_reported(self, bench: Bench) -> None:
         bench.put("a", "x\n")
         bench.put("bin/chmod", "#!/bin/sh\necho 'no space left' >&2\nexit 1\n", 0o755)
         environment = {"PATH": f"{bench.root}/bin:{os.environ['PATH']}"}
@@ -434,7 +434,7 @@ class TestSearch:
         text = await bench.good("search", pattern="find", glob="*.py", context=1)
         assert text == "src/a.py-2-\nsrc/a.py:3:def find(x):\nsrc/a.py-4-    return x"
 
-    async def test_nothing_and_mistakes(self, bench: Bench) -> None:
+    async def test_searches_without_matches_and_with_mistakes(self, bench: Bench) -> None:
         assert await bench.good("search", pattern="zzz") == "no line matches 'zzz'"
         assert "nmatched" in await bench.bad("search", pattern="find(")
         assert "nearest in /workspace: src/" in await bench.bad("search", pattern="x", path="srcs")
@@ -499,7 +499,7 @@ class TestInsideARealSandbox:
         found = await tools.call("search", {"pattern": "^99999$", "path": "/tmp/chargehand"})
         assert found.text == "/tmp/chargehand/output-1.txt:99999:99999"
 
-    async def test_what_may_not_be_written_is_told(self, tools: Toolbox) -> None:
+    async def test_edits_outside_the_workspace_are_refused(self, tools: Toolbox) -> None:
         for path in ("/etc/passwd", "/tmp/x", "../x"):
             result = await tools.call("edit", {"path": path, "old": "", "new": "x"})
             assert result.failed

@@ -13,7 +13,7 @@ texts = st.one_of(st.text(max_size=200), st.lists(st.text(max_size=30), max_size
 
 @settings(max_examples=examples(200), deadline=None)
 @given(texts, st.integers(2, 120))
-def test_head_and_tail_are_the_texts_own_and_short(text: str, limit: int) -> None:
+def test_head_and_tail_are_unchanged_parts_within_the_limit(text: str, limit: int) -> None:
     short = shorten(text, limit=limit)
     assert text.startswith(short.head)
     assert text.endswith(short.tail)
@@ -29,7 +29,7 @@ def test_head_and_tail_are_the_texts_own_and_short(text: str, limit: int) -> Non
         assert len(short.tail) >= limit // 4
 
 
-def test_whole_lines_are_kept_and_the_middle_says_what_is_gone() -> None:
+def test_whole_lines_are_kept_and_the_omitted_part_is_described() -> None:
     text = "".join(f"line {number:05}\n" for number in range(5000))
     short = shorten(text)
     assert short.head.endswith("\n")
@@ -41,7 +41,7 @@ def test_whole_lines_are_kept_and_the_middle_says_what_is_gone() -> None:
     assert LIMIT - 100 < len(short.head) + len(short.tail) <= LIMIT
 
 
-def test_one_line_without_end_is_cut_where_it_must() -> None:
+def test_a_single_long_line_is_cut_in_the_middle() -> None:
     short = shorten("x" * 50_000)
     assert (len(short.head), len(short.tail)) == (5000, 5000)
     assert short.lines_left_out == 1

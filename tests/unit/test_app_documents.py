@@ -31,6 +31,6 @@ def test_every_document_has_a_schema(kind: type[msgspec.Struct]) -> None:
     assert schema["description"].strip()
 
 
-def test_names_of_documents_are_told_apart() -> None:
+def test_names_of_documents_are_unique() -> None:
     names = [kind.__name__ for kind in DOCUMENTS]
     assert len(names) == len(set(names)) > 40

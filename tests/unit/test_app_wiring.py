@@ -24,7 +24,7 @@ from chargehand.sandbox.toolchain import Toolchain, discover
 
 
 @given(st.integers(1024, 4 << 20), st.integers(1, 256))
-def test_what_may_run_at_once_never_takes_more_than_there_is(memory: int, cores: int) -> None:
+def test_a_profile_never_exceeds_the_size_of_the_machine(memory: int, cores: int) -> None:
     profile = profile_for(MachineSize(memory_mb=memory, cores=cores))
     assert profile.fits
     assert profile.most_mb <= 0.8 * memory
@@ -34,7 +34,7 @@ def test_what_may_run_at_once_never_takes_more_than_there_is(memory: int, cores:
     assert 32 <= profile.tmp_mb <= SandboxConfig().tmp_mb
 
 
-def test_a_machine_that_is_too_small_is_said_to_be() -> None:
+def test_a_profile_reports_too_small_a_machine() -> None:
     tiny = profile_for(MachineSize(memory_mb=512, cores=1))
     assert not tiny.fits
     assert (tiny.attempts_at_once, tiny.checks_at_once) == (1, 1)
@@ -84,7 +84,7 @@ def test_this_machine_can_be_read() -> None:
     assert seen.cores >= 1
 
 
-def test_it_stands_below_everything_that_anybody_said() -> None:
+def test_any_setting_overrides_the_machine_profile() -> None:
     profile = profile_for(MachineSize(memory_mb=4096, cores=2))
     plain = resolve(machine=profile.said())
     assert plain.config.sandbox.memory_mb == profile.memory_mb < SandboxConfig().memory_mb
@@ -125,14 +125,14 @@ def test_an_open_mission_needs_its_workspaces_base_and_layer(status: MissionStat
 
 
 @pytest.mark.parametrize("status", ["promoted", "refused", "failed", "exhausted", "cancelled", "discarded"])
-def test_one_that_has_ended_needs_nothing(status: MissionStatus) -> None:
+def test_an_ended_mission_needs_no_resources(status: MissionStatus) -> None:
     needed = StillNeeded([state(status)])
     assert needed(ROOT, "workspace", "w-aaaaaaaaaaaaaa-attempt-1-0", 1e12) is False
     assert needed(ROOT, "base", COMMIT, 1e12) is False
     assert needed(ROOT, "layer", "key", 1e12) is False
 
 
-def test_what_no_mission_tells_of(tmp_path: Path) -> None:
+def test_resources_that_no_mission_mentions(tmp_path: Path) -> None:
     needed = StillNeeded([state("running")])
     assert needed(ROOT, "workspace", new_id("workspace"), 0.0) is None, "that of an exec"
     assert needed(ROOT, "workspace", "strange", 0.0) is None
@@ -155,7 +155,7 @@ def tools() -> Toolchain:
 
 @pytest.mark.needs_bwrap
 @pytest.mark.needs_root
-async def test_direct_takes_clones_where_the_state_directory_has_them(tmp_path: Path, tools: Toolchain) -> None:
+async def test_the_direct_strategy_uses_reflinks_if_available(tmp_path: Path, tools: Toolchain) -> None:
     with cloning_disk("btrfs", tmp_path) as home:
         assert await choose_driver(home, tools, strategy="direct") == "reflink"
         kept = json.loads((home / "probe.json").read_text())["drivers"]
@@ -164,7 +164,7 @@ async def test_direct_takes_clones_where_the_state_directory_has_them(tmp_path: 
 
 
 @pytest.mark.needs_bwrap
-async def test_what_an_older_version_remembered_is_proven_anew(tmp_path: Path, tools: Toolchain) -> None:
+async def test_the_driver_remembered_by_an_older_version_is_probed_again(tmp_path: Path, tools: Toolchain) -> None:
     place = tmp_path / "probe.json"
     place.write_text(json.dumps({"machine": _machine(tmp_path, tools), "driver": "mine"}))
     assert await choose_driver(tmp_path, tools, strategy="shadow") in ("overlay", "reflink", "worktree")

@@ -97,18 +97,18 @@ def kinds(
         (end("cancelled", "cancelled"), "void"),
     ],
 )
-def test_what_the_end_of_an_attempt_says(store: Store, ended: AttemptFinished, kind: str) -> None:
+def test_the_end_of_an_attempt_decides_the_breaker_event(store: Store, ended: AttemptFinished, kind: str) -> None:
     tell(store, CLAIMED, ended)
     assert kinds(store) == [kind]
 
 
 @pytest.mark.parametrize("code", ["key_refused", "model_unknown", "upstream_untrusted", "upstream_page"])
-def test_what_a_person_has_to_mend_opens_no_breaker(store: Store, code: str) -> None:
+def test_errors_that_a_person_must_fix_do_not_open_the_breaker(store: Store, code: str) -> None:
     tell(store, CLAIMED, end("failed", code))
     assert kinds(store) == ["void"]
 
 
-def test_with_another_entry_of_the_model_or_the_agent_earlier_failures_say_nothing(store: Store) -> None:
+def test_failures_before_a_change_of_model_or_agent_settings_are_ignored(store: Store) -> None:
     wrong = Config(models={"m1": ModelConfig(base_url="http://127.0.0.1:1/v1")})
     first = created(config={"values": msgspec.to_builtins(wrong)})
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_with_another_entry_of_the_model_or_the_agent_earlier_failures_say_nothi
     assert kinds(store, config=agents) == []
 
 
-def test_another_agent_another_model_and_what_a_fork_took_over_say_nothing(store: Store) -> None:
+def test_failures_of_other_agents_other_models_and_forks_are_ignored(store: Store) -> None:
     tell(store, end("failed", "sandbox_died"), CLAIMED, first=created(forked_from="m-1"))
     tell(store, CLAIMED, chosen(1, "coder", "m2"), end("failed", "model_failed"))
     assert kinds(store) == []
@@ -132,13 +132,13 @@ def test_another_agent_another_model_and_what_a_fork_took_over_say_nothing(store
     assert kinds(store, AgentModel(agent="other", model="m1")) == []
 
 
-def test_a_probe_that_nobody_makes_any_more_says_nothing(store: Store) -> None:
+def test_a_probe_that_is_no_longer_live_is_void(store: Store) -> None:
     tell(store, CLAIMED, chosen(1, "coder", "m1", "probe"))
     assert kinds(store) == ["probe"]
     assert kinds(store, live=False) == ["probe", "void"]
 
 
-def test_a_probe_goes_by_the_time_of_its_line(store: Store, clock: SteppedClock) -> None:
+def test_a_probe_is_judged_by_its_time_in_the_log(store: Store, clock: SteppedClock) -> None:
     def state() -> str:
         return fold_breaker(read_breaker_events(store, "p", WHO, live=lambda row: True, config=CONFIG)).state
 
@@ -187,14 +187,14 @@ def in_a_row(told: list[BreakerEvent]) -> int:
 
 
 @given(facts())
-def test_it_is_closed_exactly_until_so_many_failures_in_a_row(told: list[BreakerEvent]) -> None:
+def test_the_breaker_is_closed_until_enough_consecutive_failures(told: list[BreakerEvent]) -> None:
     breaker = fold_breaker(told)
     assert (breaker.state == "closed") == (in_a_row(told) < FAILURES)
     assert breaker.failures == in_a_row(told)
 
 
 @given(facts())
-def test_only_work_closes_it_and_only_a_probe_half_opens_it(told: list[BreakerEvent]) -> None:
+def test_only_success_closes_and_only_a_probe_half_opens_the_breaker(told: list[BreakerEvent]) -> None:
     before = AgentBreaker()
     for fact in told:
         after = before.after(fact)
@@ -212,9 +212,7 @@ def test_only_work_closes_it_and_only_a_probe_half_opens_it(told: list[BreakerEv
 
 
 @given(facts(), st.integers(0, 600))
-def test_nothing_is_let_through_before_the_time_and_one_probe_at_a_time(
-    told: list[BreakerEvent], seconds: int
-) -> None:
+def test_a_probe_waits_for_the_cool_down_and_excludes_other_probes(told: list[BreakerEvent], seconds: int) -> None:
     breaker = fold_breaker(told)
     now = (told[-1].time if told else START) + timedelta(seconds=seconds)
     if breaker.may_probe(now):

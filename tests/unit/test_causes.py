@@ -99,7 +99,7 @@ def test_the_code_of_an_ended_mission_decides(status: MissionStatus, code: str, 
     assert (cause.kind, cause.code) == (kind, code)
 
 
-def test_a_lost_attempt_is_the_engines_whatever_stands_beside_it() -> None:
+def test_the_engine_is_the_cause_of_a_lost_attempt() -> None:
     for lost in (attempt("lost"), attempt("lost", "check_failed")):
         cause = attempt_cause(lost)
         assert cause is not None
@@ -118,7 +118,7 @@ def test_no_message_changes_the_cause(message: str, code: str, status: AttemptSt
 
 
 @given(st.lists(st.sampled_from([*CODES, *TABLE.causeless, "other", ""]), max_size=4))
-def test_every_end_has_exactly_one_class_and_nothing_else_has_any(codes: list[str]) -> None:
+def test_exactly_the_unsuccessful_ends_have_a_cause_class(codes: list[str]) -> None:
     for status in get_args(AttemptStatus):
         cause = attempt_cause(attempt(status, *codes))
         assert (cause is None) == (status in WELL)
@@ -134,7 +134,7 @@ def test_a_mission_that_waits_for_a_worker_has_not_ended() -> None:
     assert mission_cause(mission("running")) is None
 
 
-def test_each_code_stands_in_the_table_once() -> None:
+def test_each_code_is_in_the_table_once() -> None:
     assert len(CODES) == len(set(CODES))
     assert not set(CODES) & TABLE.causeless
     assert {remedy.kind for remedy in TABLE.remedies} == set(CAUSE_CLASSES) == set(TABLE.meanings)
@@ -168,7 +168,7 @@ def test_a_remedy_that_names_no_command_is_found() -> None:
         command_of(["mission", "show", "--cause"])
 
 
-def test_the_page_is_current_and_is_what_the_module_writes() -> None:
+def test_the_page_of_causes_equals_the_output_of_the_module() -> None:
     command = "python -m chargehand.missions.causes > docs/reference/causes.md"
     assert PAGE.read_text() == render_causes(), f"run: {command}"
     run = [sys.executable, "-m", "chargehand.missions.causes"]

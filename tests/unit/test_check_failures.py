@@ -38,7 +38,7 @@ def test_every_failure_is_known_or_new_and_never_both(
     assert found.told
 
 
-def test_what_passed_on_the_base_fails_anew() -> None:
+def test_every_failure_is_new_if_the_base_passed() -> None:
     assert compare_failures(None, by_test("a")).new == ("a",)
     assert compare_failures(None, by_line("x.py:3: error: wrong")).new == ("exit_code",)
 
@@ -78,7 +78,7 @@ def test_numbers_within_names_tell_lines_apart() -> None:
         (by_line("x: error"), by_line("x: error", cut=True)),
     ],
 )
-def test_an_output_that_says_nothing_is_not_compared(before: CheckFailures, after: CheckFailures) -> None:
+def test_incomplete_or_uninformative_output_is_not_compared(before: CheckFailures, after: CheckFailures) -> None:
     assert not compare_failures(before, after).told
 
 
@@ -99,7 +99,7 @@ def test_another_reason_is_a_new_failure() -> None:
         ("npx jest --bail=1", "", True),
     ],
 )
-def test_a_run_that_stops_at_a_failure_is_told(command: str, text: str, stopped: bool) -> None:
+def test_runs_that_stop_at_a_failure_are_recognized(command: str, text: str, stopped: bool) -> None:
     assert describe_failures(command, "tests_failed", text, ("a",), cut=False).stopped is stopped
 
 
@@ -117,7 +117,7 @@ def failed_check(reason: str, tests: int | None = 3) -> CheckResult:
         (failed_check("memory"), by_line("killed: error"), False),
     ],
 )
-def test_only_a_gate_over_passed_tests_counts_as_one(
+def test_a_failed_gate_is_recognized_only_if_all_tests_passed(
     check: CheckResult, failures: CheckFailures, gate: bool
 ) -> None:
     assert failed_without_a_test(check, failures) is gate
@@ -181,7 +181,7 @@ def run_in(place: Path, command: str) -> tuple[str, TestCounts | None]:
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_a_runner_names_what_fails_and_runs_it_alone(tmp_path: Path, name: str) -> None:
+def test_a_runner_names_failing_tests_and_runs_only_them(tmp_path: Path, name: str) -> None:
     command, files, program, failing = TREES[name]
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")

@@ -137,7 +137,7 @@ def says_less(old: dict[str, str], new: dict[str, str], inner: tuple[str, ...] =
 
 
 @pytest.mark.parametrize(("path", "old", "new", "alone"), ALL)
-def test_what_an_addition_leaves_alone(path: str, old: str, new: str, alone: bool) -> None:
+def test_whether_an_addition_weakens_the_tests(path: str, old: str, new: str, alone: bool) -> None:
     assert new != old
     assert says_less({path: old}, {path: new}) is not alone
 
@@ -258,9 +258,7 @@ def test_tests_that_moved_say_no_less_and_those_that_went_do() -> None:
         ("tests/data.json", "{}", False),
     ],
 )
-def test_a_new_file_of_tests_is_measured_and_must_be_if_it_outlasts_them(
-    path: str, text: str, outlasts: bool
-) -> None:
+def test_a_new_test_file_with_lasting_effects_may_weaken_tests(path: str, text: str, outlasts: bool) -> None:
     trees = MemoryTrees()
     changes = trees.changes(trees.add({}), trees.add({path: text}))
     assert bool(changed_tests(changes, (), trees)) is is_source(path)
@@ -325,7 +323,7 @@ def test_modules_that_are_gone_come_back_whole(source: str, names: list[str]) ->
     assert laid_over(source, source) == source
 
 
-def test_the_base_s_tests_take_the_place_of_what_became_of_them() -> None:
+def test_inner_tests_of_the_base_replace_changed_tests() -> None:
     changed = CODE.replace("open", "first") + SOFT + "pub fn last() {}\n"
     assert laid_over(CODE + OLD, changed) == changed.replace(SOFT, OLD)
     # Removed tests come back, new ones stay.
@@ -335,7 +333,7 @@ def test_the_base_s_tests_take_the_place_of_what_became_of_them() -> None:
     assert laid.removeprefix(CODE + more).strip() == OLD.strip()
 
 
-def test_modules_of_one_name_are_told_apart_by_their_order() -> None:
+def test_modules_with_equal_names_are_matched_by_order() -> None:
     old = f"mod a {{ {OLD} }}\nmod b {{ {SOFT} }}\n"
     new = f"mod a {{ {SOFT} }}\nmod b {{ {SOFT} }}\n"
     assert laid_over(old, new) == old
@@ -419,5 +417,5 @@ def test_a_rewrite_with_another_meaning_says_less(was: str, is_now: str) -> None
         ("def broken(:\n    assert 1\n", "def broken(:\n    pass\n"),
     ],
 )
-def test_what_runners_call_or_others_import_is_no_unused_helper(old: str, new: str) -> None:
+def test_changing_code_that_runners_call_or_import_weakens_tests(old: str, new: str) -> None:
     assert says_less({"tests/conftest.py": old}, {"tests/conftest.py": new})

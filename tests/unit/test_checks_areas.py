@@ -37,7 +37,7 @@ def test_allow_and_forbid_are_by_components(path: str, expected: list[tuple[str,
     assert one(path, allow=("src/**",), forbid=("src/generated/**",)) == expected
 
 
-def test_without_allow_everything_is_allowed_but_the_own_configuration():
+def test_without_allow_only_the_configuration_is_protected():
     assert one("anything/at/all.txt") == []
     assert one("chargehand.toml") == [("config_protected", "error")]
     assert one("chargehand.toml", allow=("**",)) == [("config_protected", "error")]
@@ -48,7 +48,7 @@ def test_without_allow_everything_is_allowed_but_the_own_configuration():
     assert one("services/api/chargehand.cedar") == []
 
 
-def test_a_name_that_ends_in_a_line_break_is_not_the_name_without_it():
+def test_a_trailing_line_break_in_a_name_is_significant():
     assert one("a.txt\n", allow=("/a.txt",)) == OUTSIDE
 
 
@@ -97,7 +97,7 @@ def test_a_secret_in_an_added_line_is_found_and_not_repeated(secret: str):
 
 
 @pytest.mark.parametrize("text", ["AKIA" + "IOSFODNN7EXAMPLE", "ghp_short", "sk-learn-is-a-library", "AKIA" * 30])
-def test_what_only_looks_a_little_like_a_secret_is_let_be(text: str):
+def test_text_slightly_similar_to_a_secret_is_ignored(text: str):
     assert findings({}, {"a.txt": text}) == ()
 
 

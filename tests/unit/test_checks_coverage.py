@@ -129,7 +129,7 @@ MEASURED = {
 
 
 @pytest.mark.parametrize("case", MEASURED)
-def test_code_that_is_measured_or_never_was_asks_no_one(case: str) -> None:
+def test_measured_or_never_measured_code_requires_no_decision(case: str) -> None:
     command, settings, new = MEASURED[case]
     assert ask(command, settings, new) == []
 
@@ -158,7 +158,7 @@ EXCLUDED = {
 
 
 @pytest.mark.parametrize("case", EXCLUDED)
-def test_lines_that_the_project_leaves_out_ask_if_they_hold_code(case: str) -> None:
+def test_excluded_lines_require_a_decision_if_they_contain_code(case: str) -> None:
     text, asks = EXCLUDED[case]
     found = ask("coverage run -m pytest && coverage report", {".coveragerc": EXCLUDE}, {"calc/sums.py": text})
     assert found == ([("check_suppressed", "calc/sums.py")] if asks else [])

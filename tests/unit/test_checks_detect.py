@@ -273,7 +273,7 @@ other = {path = "../other"}
         ),
     ],
 )
-def test_what_else_may_install_it_comes_after(files: dict[str, str], commands: list[str]):
+def test_alternative_setups_are_listed_by_preference(files: dict[str, str], commands: list[str]):
     trees = MemoryTrees()
     assert list(detect_setups(trees, trees.add(files))) == commands
 
@@ -377,7 +377,7 @@ def test_the_project_that_a_directory_is_in(files: dict[str, str], start: str, p
         ),
     ],
 )
-def test_what_is_detected_in_a_directory_is_that_directory_s(
+def test_checks_and_setup_are_detected_per_directory(
     files: dict[str, str], directory: str, commands: tuple[str, ...], setup: str | None
 ):
     trees = MemoryTrees()

@@ -50,7 +50,7 @@ def test_an_example_that_the_checks_run_is_a_test(path: str, text: str, ran: tup
     assert not changed(path, text, more, ran)
 
 
-def test_prose_counts_where_a_check_names_doctest() -> None:
+def test_examples_in_prose_count_if_a_check_runs_doctest() -> None:
     old = "Add:\n\n    >>> add(2, 1)\n    3\n\nEnd.\n"
     assert changed("README.md", old, old.replace("3", "4"), command="python -m doctest README.md")
     assert not changed("README.md", old, old.replace("End", "Done"), command="python -m doctest README.md")

@@ -64,7 +64,7 @@ def changed(path: str, source: str) -> set[tuple[int, str]]:
     return {(fault.line, fault.after) for fault in find_faults(path, source)}
 
 
-def test_what_becomes_of_python() -> None:
+def test_faults_in_python_code() -> None:
     found = changed("calc.py", CODE)
     assert {
         (4, "def add(a: int = 2, b=2):"),
@@ -85,7 +85,7 @@ def test_what_becomes_of_python() -> None:
     assert {line for line, _ in found} <= {4, 6, 7, 8, 9, 14, 15}
 
 
-def test_what_becomes_of_other_languages() -> None:
+def test_faults_in_code_of_other_languages() -> None:
     assert changed("lib.rs", RUST) == {
         (4, "if a != 1 && b < 10 { return true; }"),
         (4, "if a == 1 && b >= 10 { return true; }"),
@@ -98,7 +98,7 @@ def test_lines_are_counted_as_compilers_do() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_every_fault_changes_one_line_and_those_chosen_can_be_parsed(path: Path) -> None:
+def test_every_fault_changes_one_line_and_chosen_faults_parse(path: Path) -> None:
     source = path.read_text()
     found = find_faults("x.py", source)
     for fault in found:
@@ -120,20 +120,20 @@ def test_a_long_file_costs_seconds_and_no_copies() -> None:
 
 
 @given(st.text(max_size=80), st.sampled_from(["x.py", "x.rs", "x.js", "x.sh"]))
-def test_nothing_that_is_written_breaks_it(source: str, path: str) -> None:
+def test_any_source_yields_reproducible_faults(source: str, path: str) -> None:
     found = find_faults(path, source)
     assert found == find_faults(path, source)
     assert all(fault.content != source for fault in found)
 
 
-def test_what_tests_lost_comes_first_and_places_are_spread() -> None:
+def test_faults_near_lost_tests_come_first() -> None:
     faults = find_faults("calc.py", CODE)
     chosen = choose_faults(faults, words=words_of("T().more(1); add(1)"), near=words_of("more"), limit=6)
     assert [fault.within for fault in chosen] == [("T", "more")] * 5 + [("add",)]
     assert len(choose_faults(faults, words=(), near=(), limit=3)) == 3
 
 
-def test_faults_are_put_into_what_the_tests_are_about() -> None:
+def test_faults_are_placed_in_the_tested_code() -> None:
     trees = MemoryTrees()
     tests = "add(1)\nassert more(2)\n"
     files = {"calc.py": CODE, "other.py": "def far():\n    return 1 + 1\n", "test_calc.py": tests}
@@ -147,7 +147,7 @@ def test_faults_are_put_into_what_the_tests_are_about() -> None:
     assert len(faults) <= 20
 
 
-def test_code_that_checks_no_longer_open_gets_the_first_faults_where_tests_were_added() -> None:
+def test_code_that_checks_no_longer_open_gets_the_first_faults() -> None:
     trees = MemoryTrees()
     files = {"calc.py": CODE, "other.py": "def far():\n    return 1 + 1\n", "test_calc.py": "add(1)\n"}
     old = trees.add(files)
@@ -160,7 +160,7 @@ def test_code_that_checks_no_longer_open_gets_the_first_faults_where_tests_were_
         assert all(fault.path == "other.py" for fault in pick_faults(trees, new, softer, (), ("other.py",), ()))
 
 
-def test_added_data_and_data_that_no_check_opened_weaken_nothing() -> None:
+def test_added_data_and_data_that_no_check_opened_are_left_out() -> None:
     trees = MemoryTrees()
     old = trees.add({"tests/data.txt": "a", "a.py": "x = 1\n"})
     new = trees.add({"tests/data.txt": "b", "tests/more.txt": "pass\n", "a.py": "x = 2\n"})
@@ -177,7 +177,7 @@ def test_added_data_and_data_that_no_check_opened_weaken_nothing() -> None:
     ("time", "anew"),
     [("12.500000000", False), ("12.500000001", True), ("gone", True), ("12", False), ("?", False), ("", False)],
 )
-def test_a_copy_of_which_nothing_is_known_counts_as_setup_left_it(time: str, anew: bool) -> None:
+def test_a_copy_with_an_unknown_time_counts_as_unchanged(time: str, anew: bool) -> None:
     assert Copy(of="a.py", modified=12_500_000_000).differs(time) is anew
 
 
@@ -196,11 +196,11 @@ func (c *Till) Price(n int) int {
 """
 
 
-def test_by_tokens_a_fault_is_known_by_its_function_too() -> None:
+def test_faults_found_by_tokens_include_their_function() -> None:
     assert [fault.within for fault in find_faults("calc.go", GO)] == [("Add",)] * 3 + [("Price",)] * 2
 
 
-def test_what_is_named_around_a_lost_line_comes_before_what_is_named_at_all() -> None:
+def test_code_named_near_a_lost_line_gets_the_first_faults() -> None:
     trees = MemoryTrees()
     test = "func TestPrice(t *testing.T) {\n\tgot := till.Price(2)\n\tif got != 6 {\n\t\tt.Fatal(got)\n\t}\n}\n"
     test += "\n" * 9 + "func TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Fatal()\n\t}\n}\n"
@@ -232,7 +232,7 @@ async def measure(place: Path, code: str, *, must_measure: bool) -> tuple[Findin
     )
 
 
-async def test_faults_that_keep_the_code_from_loading_measure_nothing(tmp_path: Path) -> None:
+async def test_faults_that_prevent_loading_leave_tests_unmeasured(tmp_path: Path) -> None:
     faults = len(find_faults("calc.py", LOADS))
     (found,) = await measure(tmp_path, LOADS, must_measure=True)
     assert (found.rule, found.needs_person) == ("tests_unmeasured", True)
@@ -241,7 +241,7 @@ async def test_faults_that_keep_the_code_from_loading_measure_nothing(tmp_path: 
     )
 
 
-async def test_faults_in_what_runs_measure_though_others_do_not(tmp_path: Path) -> None:
+async def test_faults_in_running_code_suffice_despite_load_failures(tmp_path: Path) -> None:
     code = LOADS + "".join(f"def f{n}():\n    return f'{n}' * {n}\n" for n in range(5))
     assert await measure(tmp_path, code, must_measure=True) == ()
 
@@ -279,7 +279,7 @@ async def test_a_slow_suite_is_measured_by_the_changed_tests_first(tmp_path: Pat
     assert own == {CHECK: ("test_near.T::test_add",)}
 
 
-def test_own_tests_are_those_of_the_changed_files_and_not_most_of_all() -> None:
+def test_own_tests_come_from_changed_files_and_are_a_minority() -> None:
     trees = MemoryTrees()
     changes = trees.changes(
         trees.add({"test_near.py": NEAR.format(result="4")}), trees.add({"test_near.py": NEAR.format(result="5")})
@@ -296,7 +296,7 @@ def test_own_tests_are_those_of_the_changed_files_and_not_most_of_all() -> None:
     assert describe_tests([*changes, *data], {}, trees, [RanTests(check=CHECK, names=there)], ()).own == {}
 
 
-def test_of_a_large_file_only_the_tests_whose_text_differs_are_own_if_no_other_is_affected() -> None:
+def test_own_tests_of_a_large_file_are_those_with_changed_text() -> None:
     trees, more = (
         MemoryTrees(),
         NEAR + "".join(f"    def test_{n}(self):\n        add({n}, 1)\n" for n in range(6)),
@@ -330,7 +330,7 @@ ALONE = "    def test_alone(self):\n        self.assertEqual(1, 1)\n"
         (NEAR.format(result="5"), OTHER, 250.0, ["tests_unmeasured"]),
     ],
 )
-async def test_what_changed_tests_do_not_notice_is_given_to_all(
+async def test_faults_unnoticed_by_changed_tests_are_tried_with_all_tests(
     tmp_path: Path, base_near: str, tree_other: str, seconds: float, expected: list[str]
 ) -> None:
     code = "def add(a, b):\n    return a + b\n"
@@ -444,7 +444,7 @@ async def test_changed_values_are_measured_by_their_tests_alone(
     assert min(runs, 2) == whole
 
 
-async def test_without_time_for_a_run_of_all_tests_none_begins(tmp_path: Path) -> None:
+async def test_no_run_of_all_tests_begins_without_enough_time(tmp_path: Path) -> None:
     blind = FAR_TEST.format(result="far.far(2, 3)")
     rest = {"two.py": TWO, "far.py": FAR, "test_far.py": blind, "test_more.py": MORE}
     new = {"b": "5", "c": "7"}
@@ -452,7 +452,7 @@ async def test_without_time_for_a_run_of_all_tests_none_begins(tmp_path: Path) -
     assert ([each.rule for each in found], runs) == (["tests_unmeasured"], 0)
 
 
-async def test_enough_faults_are_tried_where_the_changed_test_names_little_code(tmp_path: Path) -> None:
+async def test_enough_faults_are_tried_if_the_changed_test_names_little_code(tmp_path: Path) -> None:
     rest = {"two.py": "def add(a, b):\n    return a + b\n\n\nsub = add\n", "test_more.py": MORE}
     for number in range(6):
         far = FAR.replace("def far", f"def far_{number}")

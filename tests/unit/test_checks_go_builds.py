@@ -37,7 +37,7 @@ X86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the names are t
         ("a.py", "//go:build windows", False),
     ],
 )
-def test_what_is_skipped(path: str, head: str, skipped: bool) -> None:
+def test_files_excluded_by_name_or_build_constraint_are_skipped(path: str, head: str, skipped: bool) -> None:
     trees = MemoryTrees()
     text = f"{head}\n\npackage calc\n\n//go:build windows\nfunc F() {{}}\n"
     assert find_skipped([path], trees, trees.add({path: text})) == (frozenset({path}) if skipped else frozenset())

@@ -247,14 +247,14 @@ def installs(path: str, command: str, said: str | dict[str, object] | None, *, v
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_what_installs_nothing_else_needs_no_setup(case: str) -> None:
+def test_a_change_without_effect_on_installs_needs_no_setup(case: str) -> None:
     path, command, old, new = SAME[case]
     assert old != new
     assert installs(path, command, old) == installs(path, command, new)
 
 
 @pytest.mark.parametrize("case", OTHER)
-def test_what_installs_something_else_needs_setup(case: str) -> None:
+def test_a_change_of_installs_needs_setup(case: str) -> None:
     path, command, old, new = OTHER[case]
     assert installs(path, command, old) != installs(path, command, new)
 
@@ -262,7 +262,7 @@ def test_what_installs_something_else_needs_setup(case: str) -> None:
 @pytest.mark.parametrize(
     "case", ["a version", "setup.cfg", "setup.py, a version", "npm, a version", "uv's lock", "gradle"]
 )
-def test_a_version_counts_where_it_is_asked_for(case: str) -> None:
+def test_a_version_change_counts_if_versions_are_requested(case: str) -> None:
     path, command, old, new = SAME[case]
     assert installs(path, command, old, versions=True) != installs(path, command, new, versions=True)
 

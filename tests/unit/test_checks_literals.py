@@ -103,13 +103,15 @@ test("price", () => {
         ("calc_test.rb", "assert_equal 1, price\n", "1", "2", False),
     ],
 )
-def test_only_expected_values_stay_inside(path: str, text: str, old: str, new: str, inside: bool) -> None:
+def test_only_edits_of_expected_values_stay_inside_their_test(
+    path: str, text: str, old: str, new: str, inside: bool
+) -> None:
     assert text.count(old) == 1
     assert stays_inside(path, text, text) is True
     assert stays_inside(path, text, text.replace(old, new)) is inside
 
 
-def test_a_statement_that_may_change_other_code_is_compared_as_it_is() -> None:
+def test_an_edited_statement_with_effects_on_other_code_is_not_inside() -> None:
     text = "def test_a(monkeypatch):\n    assert monkeypatch.setattr('calc.price', 1) is None\n"
     assert not stays_inside("test_a.py", text, text.replace("calc.price", "calc.rate"))
     shared = "def test_a():\n    global LIMIT\n    LIMIT = 1\n"

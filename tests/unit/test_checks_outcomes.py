@@ -74,7 +74,7 @@ LINES = st.lists(st.binary(max_size=8).filter(lambda line: b"\n" not in line), m
 
 
 @given(texts=st.fixed_dictionaries({"stdout": LINES, "stderr": LINES}), data=st.data())
-def test_a_line_of_one_stream_is_not_broken_by_the_other(texts: dict[Stream, list[bytes]], data: st.DataObject):
+def test_interleaved_streams_keep_lines_whole_and_in_order(texts: dict[Stream, list[bytes]], data: st.DataObject):
     left = {stream: b"".join(line + b"\n" for line in lines) for stream, lines in texts.items()}
     kept = HeadTail()
     while any(left.values()):

@@ -231,7 +231,7 @@ def ran(tests: tuple[str, ...] | int | None, check: str) -> RanTests:
         (3, 0, "3 tests ran on the base and 0 on the tree"),
     ],
 )
-def test_what_is_lost(before: tuple[str, ...] | int, after: tuple[str, ...] | int, said: str) -> None:
+def test_lost_tests_are_reported(before: tuple[str, ...] | int, after: tuple[str, ...] | int, said: str) -> None:
     assert lost(before, after) == [f"c: {said}"]
 
 
@@ -246,7 +246,9 @@ def test_what_is_lost(before: tuple[str, ...] | int, after: tuple[str, ...] | in
         (None, ("a",)),
     ],
 )
-def test_what_is_not(before: tuple[str, ...] | int | None, after: tuple[str, ...] | int | None) -> None:
+def test_added_or_moved_tests_are_not_reported_as_lost(
+    before: tuple[str, ...] | int | None, after: tuple[str, ...] | int | None
+) -> None:
     assert lost(before, after) == []
 
 
@@ -263,7 +265,7 @@ def test_what_is_not(before: tuple[str, ...] | int | None, after: tuple[str, ...
         (("a::two[x]", "a::two[y]"), ("a::2[x]",), ["a::two[y]"]),
     ],
 )
-def test_a_renamed_test_is_lost_where_its_new_name_does_not_run(
+def test_a_renamed_test_is_lost_if_its_new_name_does_not_run(
     before: tuple[str, ...], after: tuple[str, ...], said: list[str]
 ) -> None:
     found = lost(before, after, check="pytest -q", moves=TestMoves(renamed={"two": "2"}))
@@ -321,7 +323,7 @@ def test_variants_are_those_of_the_runner(
         ("pytest -q", ("a.T::t[a::b]", "a.U::t[c]"), ("a.U::t[c]", "a.V::t[a::b]"), ["a.T::t[a::b]"]),
     ],
 )
-def test_a_name_in_several_places_stands_for_another_only_with_its_text(
+def test_a_rewritten_test_does_not_replace_a_missing_test_of_the_same_name(
     check: str, before: tuple[str, ...], after: tuple[str, ...], said: list[str]
 ) -> None:
     found = lost(before, after, check=check, moves=TestMoves(rewritten={"TestParse", "TestP", "it", "t"}))
@@ -333,7 +335,7 @@ def test_a_name_in_several_places_stands_for_another_only_with_its_text(
 SAME = "# Subtest: one\n    ok 1 - it\nok 1 - one\n# Subtest: two\n    ok 1 - it\nok 2 - two\n"
 
 
-def test_node_tells_groups_apart_by_what_tests_are_in() -> None:
+def test_node_tests_are_named_with_their_group() -> None:
     assert NodeTest().names(SAME) == ("one", "one::it", "two", "two::it")
 
 
@@ -352,7 +354,7 @@ def test_node_tells_groups_apart_by_what_tests_are_in() -> None:
         ("make", 10, 10, {"old": -1}, ""),
     ],
 )
-def test_a_new_test_stands_for_none_that_is_gone(
+def test_a_new_test_does_not_replace_a_lost_test(
     check: str,
     before: tuple[str, ...] | int,
     after: tuple[str, ...] | int,
@@ -373,7 +375,7 @@ def test_a_run_that_reports_no_test_loses_all_of_them(check: str, before: tuple[
     assert "1 tests ran on the base and 0 on the tree" in lost(("a::one",), 0, check=check)[0]
 
 
-def test_variants_of_methods_are_told_from_methods() -> None:
+def test_variants_of_a_method_with_new_parameter_types_are_not_lost() -> None:
     before, after = ("a.T::t(int)[1]", "a.T::t(int)[2]"), ("a.T::t(long)[1]", "a.T::t(long)[2]")
     assert lost(before, after, check="mvn -B test") == []
 
@@ -398,6 +400,6 @@ def test_checks_are_compared_with_themselves() -> None:
 
 
 @given(st.sets(st.text("abc:[]/", min_size=1, max_size=6)), st.data())
-def test_whatever_does_not_run_under_any_name_is_told(names: set[str], data: st.DataObject) -> None:
+def test_every_test_that_did_not_run_is_reported(names: set[str], data: st.DataObject) -> None:
     kept = data.draw(st.sets(st.sampled_from(sorted(names)))) if names else set[str]()
     assert bool(lost(tuple(sorted(names)), tuple(sorted(kept)))) == (kept != names)

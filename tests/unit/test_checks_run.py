@@ -84,7 +84,7 @@ def ended(result: CheckResult) -> tuple[str, str, int | None]:
 PASSING = "def test_a():\n    assert True\n\ndef test_b():\n    assert 1\n"
 
 
-def test_pytest_that_passes_counts_its_tests_and_leaves_nothing_behind(
+def test_passing_pytest_counts_its_tests_and_removes_its_reports(
     run: Run, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):
     reports = tmp_path_factory.mktemp("reports")  # parallel tests have their reports in /tmp
@@ -150,7 +150,7 @@ def test_pytest_whose_exit_code_is_hidden_does_not_pass(run: Run):
     assert ended(run(f"{PYTEST}; true", files)) == ("failed", "tests_failed", 1)
 
 
-def test_options_given_by_variable_stay_in_force(run: Run):
+def test_options_in_pytest_addopts_are_respected(run: Run):
     files = {"test_a.py": PASSING}
     assert ended(run(PYTEST, files, environment={"PYTEST_ADDOPTS": "-k test_b"})) == ("passed", "", 1)
     assert ended(run(f"PYTEST_ADDOPTS='-k test_b' {PYTEST}", files)) == ("passed", "", 1)
@@ -183,7 +183,7 @@ def test_no_failing_part_of_a_line_is_lost(run: Run):
     assert ended(run("false || true")) == ("passed", "", None)
 
 
-def test_output_is_kept_in_the_order_it_came(run: Run):
+def test_output_of_both_streams_is_kept_in_order(run: Run):
     result = run("for i in 1 2 3; do echo out$i; sleep 0.05; echo err$i >&2; sleep 0.05; done")
     assert run.text(result).split() == ["out1", "err1", "out2", "err2", "out3", "err3"]
 
@@ -251,7 +251,7 @@ def test_unittest_fails_closed(run: Run, files: TestFiles, expected: tuple[str, 
         ),
     ],
 )
-def test_unittest_is_told_to_name_its_tests(command: str, script: str):
+def test_unittest_runs_with_the_verbose_option(command: str, script: str):
     assert runner_of(command).script(command).text == script
 
 
@@ -305,7 +305,7 @@ CARGO_IGNORED = "running 2 tests\ntest result: ok. 0 passed; 0 failed; 2 ignored
         ("npm", "run lint", "  0 passing (1ms)\n", 0, ("passed", "", 0)),
     ],
 )
-def test_other_runners_by_what_they_print(
+def test_outcomes_of_other_runners_follow_their_output(
     run: Run, program: str, arguments: str, output: str, code: int, expected: tuple[str, str, int | None]
 ):
     run.place.joinpath("printed").write_text(output)
@@ -372,7 +372,7 @@ def test_without_bash_sh_runs_the_commands(tmp_path: Path):
     assert [argv[:3] for argv in sandbox.commands if argv[-1] in plan.commands] == [("sh", "-e", "-c")] * 2
 
 
-def test_a_pipe_in_place_of_the_report_does_not_hang_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_a_pipe_in_place_of_the_report_ends_in_an_error(run: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("chargehand.checks.execution._READ_SECONDS", 0.7)
     plant = "import os, re\ndef pytest_unconfigure():\n"
     plant += "    p = re.search('--junitxml=(.*)', os.environ['PYTEST_ADDOPTS'])[1]\n"

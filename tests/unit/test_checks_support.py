@@ -163,19 +163,19 @@ def support(path: str, text: str, others: dict[str, str], new: dict[str, str]) -
 
 
 @pytest.mark.parametrize("case", SUPPORT)
-def test_what_only_tests_use_belongs_to_them(case: str) -> None:
+def test_files_used_only_by_tests_belong_to_the_tests(case: str) -> None:
     path, text, others = SUPPORT[case]
     for new in ({}, {path: f"{text}\n\n"}):
         assert support(path, text, others, new) == {path}
 
 
 @pytest.mark.parametrize("case", CODE)
-def test_what_code_uses_or_nothing_names_does_not(case: str) -> None:
+def test_files_used_by_code_or_unnamed_do_not_belong_to_the_tests(case: str) -> None:
     path, text, others = CODE[case]
     assert support(path, text, others, {path: f"{text}\n\n"}) == frozenset()
 
 
-def test_an_added_file_belongs_to_nothing_yet() -> None:
+def test_an_added_file_is_no_support_of_tests() -> None:
     trees = MemoryTrees()
     base = trees.add({"test_a.py": "open('expected/out.json')\n"})
     changes = trees.changes(

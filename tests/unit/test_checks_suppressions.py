@@ -28,7 +28,7 @@ def asked(path: str, old: str | None, new: str, *commands: str) -> list[bool]:
         ("a.rs", "#[allow(dead_code)]", "cargo clippy"),
     ],
 )
-def test_a_new_suppression_asks_where_its_tool_is_a_check(path: str, line: str, command: str) -> None:
+def test_a_new_suppression_requires_a_person_if_a_check_runs_its_tool(path: str, line: str, command: str) -> None:
     new = f"{CODE}{line}\n"
     assert asked(path, CODE, new, command) == asked(path, None, new, command) == [True]
     assert asked(path, CODE, new, "pytest -q") == [False]
@@ -46,7 +46,7 @@ def test_a_new_suppression_asks_where_its_tool_is_a_check(path: str, line: str, 
         (CODE.replace("a + b", "b + a"), []),
     ],
 )
-def test_a_type_that_becomes_any_asks_and_a_new_one_does_not(new: str, expected: list[bool]) -> None:
+def test_a_type_changed_to_any_requires_a_person_but_a_new_any_does_not(new: str, expected: list[bool]) -> None:
     assert asked("a.py", CODE, new, "mypy .") == expected
 
 
@@ -57,7 +57,7 @@ def test_many_types_in_a_line_are_compared_in_linear_time() -> None:
     assert asked("a.py", f"{lists['int']} = 1\n", f"{lists['Any']} = 2\n", "mypy .") == []
 
 
-def test_a_stub_beside_its_source_is_surface_of_type_checkers() -> None:
+def test_a_stub_of_an_existing_source_is_surface_of_type_checkers() -> None:
     files = {"a.py": CODE}
     assert rules(files, files | {"a.pyi": "x: int\n"}, commands=("mypy .",)) == [
         ("check_surface", "warning", "a.pyi")

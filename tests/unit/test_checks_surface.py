@@ -45,7 +45,7 @@ def touches(old: str | None, new: str | None, path: str, *commands: str) -> bool
         "ruff.toml",
     ],
 )
-def test_files_that_are_check_surface_whatever_they_say(path: str):
+def test_files_that_are_check_surface_with_any_content(path: str):
     assert touches(None, "x", path)
     assert touches("x", "y", path)
     assert touches("x", None, path)
@@ -93,7 +93,7 @@ def test_modules_that_hide_others(path: str, hides: bool):
         ("luassert/init.lua", True),
     ],
 )
-def test_what_is_found_in_place_of_a_library_of_tests(path: str, hides: bool):
+def test_files_that_hide_a_test_library_are_check_surface(path: str, hides: bool):
     assert touches(None, "x = 1\n", path) is hides
     assert not touches("x", "y", path)
     beside = f"{path.rpartition('/')[0]}/other.{path.rpartition('.')[2]}"
@@ -102,7 +102,7 @@ def test_what_is_found_in_place_of_a_library_of_tests(path: str, hides: bool):
         assert not [f for f in findings(old, {**old, beside: "y"}) if f.rule == "check_surface"]
 
 
-def test_a_project_may_change_its_own_module_and_a_link_may_hide_one():
+def test_an_existing_module_may_change_but_a_new_link_hides_a_module():
     assert not touches("x = 1\n", "x = 2\n", "json.py")
     (finding,) = findings({}, {"pytest": "vendor"}, modes={"pytest": 0o120000})
     assert "hides the module 'pytest'" in finding.message
@@ -205,7 +205,7 @@ CI = ".github/workflows/ci.yml"
         (".pre-commit-config.yaml", HOOKS, "id: x", "id: y", True),
     ],
 )
-def test_a_newer_version_of_what_ci_or_a_hook_runs_already_needs_no_person(
+def test_a_newer_version_of_a_ci_action_or_hook_needs_no_person(
     path: str, text: str, before: str, after: str, asks: bool
 ) -> None:
     changed = text.replace(before, after)
@@ -240,7 +240,7 @@ def test_scripts_that_check_commands_name():
     assert not touches("def test_a(): assert f()\n", "def test_a(): assert g()\n", "test_a.py", "pytest test_a.py")
 
 
-def test_an_allowed_change_is_told_but_needs_nobody():
+def test_an_allowed_surface_change_is_reported_but_needs_no_person():
     (finding,) = findings({}, {"conftest.py": "x"}, check_surface_allowed=True)
     assert (finding.rule, finding.severity, finding.needs_person) == ("check_surface", "info", False)
 
@@ -255,11 +255,11 @@ def plan(old: dict[str, str], new: dict[str, str], *commands: str):
     }
 
 
-def test_nothing_to_put_back_where_no_test_was_touched():
+def test_no_files_are_restored_if_tests_are_unchanged():
     assert plan({"a.py": "1", "tests/test_a.py": "t"}, {"a.py": "2", "b.py": "1", "tests/test_a.py": "t"}) == {}
 
 
-def test_tests_and_surface_go_back_to_the_base_and_new_ones_go():
+def test_changed_tests_and_surface_are_restored_and_new_files_removed():
     old = {"a.py": "1", "tests/test_a.py": "t", "tests/gone.json": "g", "pyproject.toml": PYPROJECT, "run.sh": "r"}
     new = {
         "a.py": "2",
@@ -281,7 +281,7 @@ def test_tests_and_surface_go_back_to_the_base_and_new_ones_go():
     }
 
 
-def test_the_first_tests_of_a_project_stay():
+def test_the_first_tests_of_a_project_are_kept():
     first = {"tests/test_new.py": "n", "tests/__init__.py": "", "conftest.py": "c", "pytest.ini": "[pytest]"}
     assert plan({"a.py": "1"}, {"a.py": "2", **first}) == {}
     assert plan({"a.py": "1", "tox.ini": "a"}, {"a.py": "2", "tox.ini": "b", **first}) == {"tox.ini": "base"}
@@ -294,7 +294,7 @@ def test_a_file_in_place_of_the_test_directory_has_to_go():
     assert plan({"test_a.py": "t"}, {"test_a.py/x": "file"}) == {"test_a.py/x": None, "test_a.py": "base"}
 
 
-def test_changes_of_the_own_configuration_are_put_back_too():
+def test_changes_of_the_chargehand_configuration_are_restored():
     assert plan({"chargehand.toml": "a"}, {"chargehand.toml": "b"}) == {"chargehand.toml": "base"}
     assert ("config_protected", "error", "chargehand.toml") in rules({"chargehand.toml": "a"}, {})
 
@@ -317,9 +317,7 @@ def test_changes_of_the_own_configuration_are_put_back_too():
         ({"own/__init__.py": "", "json/__init__.py": ""}, "lib/own.py", "python -m pytest"),
     ],
 )
-def test_checks_that_start_in_a_directory_have_their_surface_there(
-    before: dict[str, str], path: str, command: str
-) -> None:
+def test_check_surface_is_relative_to_the_start_directory(before: dict[str, str], path: str, command: str) -> None:
     def touched(directory: str, place: str) -> bool:
         files = {f"services/api/{name}": text for name, text in before.items()}
         changed = {**files, place: "x = 1\n"}
@@ -331,7 +329,7 @@ def test_checks_that_start_in_a_directory_have_their_surface_there(
     assert not touched("services/web", f"services/api/{path}")
 
 
-def test_a_makefile_where_checks_start_counts_by_what_they_reach() -> None:
+def test_only_reachable_targets_of_a_makefile_are_check_surface() -> None:
     def touched(new: str) -> bool:
         old = {"api/Makefile": "test:\n\ttrue\nhtml:\n\tone\n"}
         found = findings(old, {"api/Makefile": new}, commands=("make test",), directory="api")
@@ -372,7 +370,7 @@ def test_code_that_a_check_runs_is_its_surface(path: str, command: str) -> None:
     assert touches("x = 1\n", "x = 2\n", path, command)
 
 
-def test_code_that_a_check_starts_is_judged_as_it_is_and_its_drivers_go_back() -> None:
+def test_code_started_by_a_check_is_kept_and_its_drivers_are_restored() -> None:
     for path in ("calc.py", "src/calc/main.py", "lib/sums.js"):
         command = f"{'node' if path.endswith('js') else 'python3'} {path} --self-test"
         assert plan({path: "1"}, {path: "2"}, command) == {}
@@ -396,7 +394,7 @@ LINTED = (
 
 
 @pytest.mark.parametrize(("path", "text"), LINTED)
-def test_settings_of_a_linter_count_if_a_check_may_start_it(path: str, text: str) -> None:
+def test_settings_of_a_linter_are_surface_if_a_check_may_start_the_linter(path: str, text: str) -> None:
     program = path.strip(".").partition(".")[0].removesuffix("rc")
     assert not touches(None, text, path, "python -m pytest -q")
     assert touches(None, text, path, f"{program} . && python -m pytest -q")

@@ -19,7 +19,7 @@ def found(severity: Severity, *, person: bool = False) -> Finding:
     return Finding(rule="r", severity=severity, path="p", message="m", needs_person=person)
 
 
-def test_no_check_is_missing_unless_none_is_wanted():
+def test_a_verdict_without_checks_is_missing_unless_explicit():
     assert judge((), (), explicit_none=False) == "missing"
     assert judge((), (), explicit_none=True) == "green"
     assert judge((check("passed"),), (), explicit_none=False) == "green"
@@ -53,7 +53,7 @@ def test_the_digest_changes_with_whatever_changes_the_judgement():
     assert len({plan.digest(), *(other.digest() for other in others)}) == 1 + len(others)
 
 
-def test_a_report_holds_what_there_is_to_mend_and_is_safe_to_show():
+def test_a_report_lists_failures_in_printable_text():
     verdict = Verdict(
         tree="t1",
         scope="attempt",
@@ -117,12 +117,12 @@ def test_junit_counts():
         b"<testsuite>" + b" " * 32_000_000 + b"</testsuite>",
     ],
 )
-def test_what_is_no_honest_report_is_refused(content: bytes):
+def test_an_invalid_junit_report_is_refused(content: bytes):
     with pytest.raises(ReportError):
         read_junit(content)
     assert read("").ran == 0
 
 
-def test_reports_of_many_failures_stay_small():
+def test_parsed_reports_of_many_failures_are_limited_in_size():
     counts = read("<testcase name='a'><failure message='%s'/></testcase>" % ("x" * 9000) * 200)
     assert (counts.bad, len(counts.failing), len(counts.failing[0].message)) == (200, 50, 2000)

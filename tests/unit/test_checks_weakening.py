@@ -24,7 +24,7 @@ def test_a_deleted_test_file_is_found_and_a_rename_is_not():
     assert rules({"tests/test_a.py": PLAIN}, {"tests/unit/test_b.py": PLAIN}) == []
 
 
-def test_a_rename_that_loses_one_test_names_it():
+def test_a_file_rename_that_loses_a_test_names_the_lost_test():
     kept = PLAIN[: PLAIN.index("def test_two")]
     (finding,) = findings({"tests/test_a.py": PLAIN}, {"tests/test_b.py": kept})
     assert (finding.rule, finding.severity) == ("test_deleted", "warning")
@@ -36,7 +36,7 @@ def test_a_rename_that_loses_one_test_names_it():
     "place",
     ["tests/helpers_a.py", "src/a.py", "build/test_b.py", ".hidden/test_b.py", "tests/testb.py", "t/test_a.txt"],
 )
-def test_tests_moved_to_where_no_runner_collects_them_are_lost(place: str):
+def test_tests_moved_to_an_uncollected_path_are_lost(place: str):
     assert ("test_deleted", "warning", "tests/test_a.py") in rules({"tests/test_a.py": PLAIN}, {place: PLAIN})
 
 
@@ -112,7 +112,7 @@ def test_classes_that_runners_pass_over_hold_no_tests():
         "@pytest.mark.parametrize('x', [pytest.param(1, marks=pytest.mark.skip)])",
     ],
 )
-def test_a_mark_on_an_existing_test_is_found_and_on_a_new_one_is_not(mark: str):
+def test_a_skip_mark_is_reported_on_an_existing_but_not_on_a_new_test(mark: str):
     assert weakened(PLAIN, PLAIN.replace("def test_two", f"{mark}\ndef test_two")) == SKIPPED
     assert weakened(PLAIN, f"{PLAIN}\n{mark}\ndef test_new():\n    assert f()\n") == []
 
@@ -149,7 +149,7 @@ def test_skipping_inside_an_existing_test_is_found(line: str):
         "np = pytest.importorskip('numpy')\n",
     ],
 )
-def test_skipping_a_whole_file_is_told_once(head: str):
+def test_skipping_a_whole_file_is_reported_once(head: str):
     (finding,) = findings({"tests/test_a.py": PLAIN}, {"tests/test_a.py": head + PLAIN})
     assert (finding.rule, finding.severity, finding.line) == ("test_skipped", "warning", None)
     assert weakened(head + PLAIN, head + PLAIN + "\n# more\n") == []
@@ -168,7 +168,7 @@ def test_marks_behind_aliases_are_seen():
         assert weakened(PLAIN, f"{source}\n{mark}\ndef test_new():\n    assert f()\n") == []
 
 
-def test_a_skip_that_was_there_may_change_its_reason_but_not_its_condition():
+def test_an_existing_skip_may_change_its_reason_but_not_its_condition():
     old = "import pytest\n@pytest.mark.skipif(OLD, reason='a')\ndef test_one():\n    assert f()\n"
     assert weakened(old, old.replace("'a'", "'b'")) == []
     assert weakened(old, old.replace("OLD", "True")) == SKIPPED
@@ -201,7 +201,7 @@ def test_a_test_moved_and_skipped_on_the_way_is_found():
     assert rules(old, {**old, "tests/test_a.py": kept, "tests/test_c.py": clean}) == []
 
 
-def test_two_tests_of_one_name_do_not_cover_for_each_other():
+def test_a_removed_test_is_reported_despite_an_equal_name_in_another_file():
     old = {"tests/test_a.py": PLAIN, "tests/test_b.py": PLAIN}
     kept = PLAIN[: PLAIN.index("def test_two")]
     assert rules(old, {**old, "tests/test_b.py": kept}) == [("test_removed", "warning", "tests/test_b.py")]
@@ -233,7 +233,7 @@ def test_assertions_and_tolerances(old: str, new: str, expected: list[tuple[str,
     assert weakened(f"def test_x(self):\n    {old}\n", f"def test_x(self):\n    {new}\n") == expected
 
 
-def test_fewer_parameter_sets_are_told():
+def test_fewer_parameter_sets_are_reported():
     old = "@pytest.mark.parametrize('x', [1, 2, 3])\ndef test_x(x):\n    assert f(x)\n"
     assert weakened(old, old.replace(", 3", "")) == FEWER
     assert weakened(old, old.replace(", 3", ", 3, 4")) == []
@@ -262,7 +262,7 @@ def test_tests_that_are_gone_wait_for_a_person_once_for_each_file():
     assert (deleted.rule, deleted.severity, deleted.needs_person) == ("test_deleted", "warning", True)
 
 
-def test_tests_of_one_name_may_be_renamed_where_they_are():
+def test_tests_with_equal_names_may_be_renamed_in_place():
     one = "  it('shuold fail', () => { expect(%d).toBe(1) })\n"
     old = "".join(f"describe('{n}', () => {{\n{one % n}}})\n" for n in range(21))
     assert weakened(old, old.replace("shuold", "should"), "a.test.js") == []

@@ -83,7 +83,7 @@ def test_a_token_is_shown_once_on_stdout_alone() -> None:
         assert accounts.resolve_token(reader, secret) is None
 
 
-def test_programs_get_one_document() -> None:
+def test_json_output_of_user_and_token_commands() -> None:
     assert document("user", "list") == {"users": []}
     added = document("user", "add", "ann", "--password-stdin", stdin=PASSWORD)
     assert (added["name"], added["role"], added["has_password"]) == ("ann", "viewer", True)
@@ -114,7 +114,9 @@ def test_programs_get_one_document() -> None:
         (("token", "revoke", "t-1"), "", "not_found"),
     ],
 )
-def test_what_is_wrong_is_told_and_changes_nothing(words: tuple[str, ...], stdin: str | bytes, error: str) -> None:
+def test_invalid_requests_are_refused_without_effect(
+    words: tuple[str, ...], stdin: str | bytes, error: str
+) -> None:
     told = json.loads(say(*words, "--json", stdin=stdin, code=2))["error"]
     assert told["code"] == error
     assert told["hint"] or error == "usage"
@@ -122,7 +124,7 @@ def test_what_is_wrong_is_told_and_changes_nothing(words: tuple[str, ...], stdin
     assert document("token", "list") == {"tokens": []}
 
 
-def test_a_person_is_asked_twice_and_nothing_is_shown(tmp_path: Path) -> None:
+def test_a_password_is_prompted_twice_and_not_shown(tmp_path: Path) -> None:
     words = (*COMMAND, "user", "add", "ann")
     with contextlib.closing(Terminal(words, cwd=tmp_path, environment=dict(os.environ))) as terminal:
         for prompt in ("password of ann: ", "Repeat for confirmation: "):

@@ -141,7 +141,7 @@ def test_tables_fit_the_terminal(cli: Cli, screen: Screen, columns: int, words: 
 
 
 @pytest.mark.parametrize("columns", [80, 140])
-def test_long_lines_are_wrapped_at_words_below_their_own_text(cli: Cli, screen: Screen, columns: int) -> None:
+def test_long_lines_are_wrapped_at_words_and_indented(cli: Cli, screen: Screen, columns: int) -> None:
     cli.mission(LONG.strip(), id="m-1m8455nrdyh2yn")
     lines = screen.say("mission", "show", "--no-color", columns=columns).splitlines()
     # A path is one word, and is not broken.
@@ -153,7 +153,7 @@ def test_long_lines_are_wrapped_at_words_below_their_own_text(cli: Cli, screen: 
     assert " ".join(line[10:] for line in lines[first:last]) == LONG.strip()
 
 
-def test_commands_are_not_wrapped_since_they_are_copied(cli: Cli, screen: Screen) -> None:
+def test_commands_are_not_wrapped(cli: Cli, screen: Screen) -> None:
     cli.mission("first")
     cli("init", "--yes")
     (cli.repository / "chargehand.toml").unlink()
@@ -162,7 +162,7 @@ def test_commands_are_not_wrapped_since_they_are_copied(cli: Cli, screen: Screen
     assert [line for line in shown.splitlines() if "git add" in line and "git commit" not in line] == []
 
 
-def test_the_branch_gives_way_where_there_is_no_room(cli: Cli, screen: Screen) -> None:
+def test_the_branch_column_is_omitted_on_a_narrow_terminal(cli: Cli, screen: Screen) -> None:
     cli.mission("make the totals of every cart right", id="m-1m8455nrdyh2yn")
     assert "BRANCH" not in screen.say("mission", "list", columns=80)
     assert "BRANCH" in screen.say("mission", "list", columns=140)
@@ -212,7 +212,7 @@ def test_times_have_their_zone(cli: Cli, monkeypatch: pytest.MonkeyPatch, zone: 
 # --- verbosity
 
 
-def test_watching_tells_the_result_its_story_or_every_event(cli: Cli) -> None:
+def test_verbosity_options_of_watch_select_its_output(cli: Cli) -> None:
     cli.mission("first")
     watched = {way: cli("mission", "watch", "last", *way).stdout for way in ((), ("--quiet",), ("--verbose",))}
     assert all("no_change: nothing" in shown for shown in watched.values())
@@ -274,7 +274,7 @@ def test_twenty_missions_are_shown_and_all_are_in_the_document(cli: Cli) -> None
         ("native:ollama:x", "running", 1, False, "next_step"),
     ],
 )
-def test_a_message_says_when_its_agent_gets_it(
+def test_message_delivery_depends_on_agent_status_and_attempts(
     cli: Cli, agent: str, status: str, attempts: int, critical: bool, delivery: str
 ) -> None:
     with App.open() as app:

@@ -45,7 +45,7 @@ def error(*words: str, code: int) -> dict[str, str]:
     return found
 
 
-def test_what_a_mission_kept_is_listed(app: App, mission: str) -> None:
+def test_artifacts_of_a_mission_are_listed(app: App, mission: str) -> None:
     assert document("artifact", "list", mission) == {"mission": mission, "artifacts": []}
     assert "has no artifacts" in say("artifact", "list", mission).stdout
     ids = [
@@ -62,7 +62,7 @@ def test_what_a_mission_kept_is_listed(app: App, mission: str) -> None:
     assert ids[1][:12] in say("artifact", "list").stdout
 
 
-def test_one_is_printed_to_the_byte_and_by_json(app: App, mission: str) -> None:
+def test_an_artifact_is_printed_as_exact_bytes_or_as_json(app: App, mission: str) -> None:
     nasty = app.store.artifacts.put(NASTY, kind="agent", mission=mission)
     assert say("artifact", "show", nasty[:8].upper()).stdout_bytes == NASTY
     shown = document("artifact", "show", nasty)
@@ -84,7 +84,7 @@ def test_a_terminal_gets_no_escapes(app: App, mission: str) -> None:
     assert "\x07" not in terminal.raw
 
 
-def test_what_is_not_there_is_said(app: App, mission: str) -> None:
+def test_a_missing_artifact_is_an_error(app: App, mission: str) -> None:
     made = app.store.artifacts.put(b"x", kind="agent", mission=mission)
     unknown = "0000" if not made.startswith("0000") else "1111"
     found = error("artifact", "show", unknown, code=2)

@@ -78,14 +78,14 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return Cli(tmp_path)
 
 
-def test_verify_tells_what_is_signed_and_by_whom(cli: Cli) -> None:
+def test_verify_reports_signed_heads_and_their_keys(cli: Cli) -> None:
     report = cli.json("verify")
     expected = {"ok": True, "missions": 2, "events": 4, "signed_heads": 1, "keys": [cli.head.key], "problems": []}
     assert report == expected
     assert cli.head.key in cli("verify", "first").stdout
 
 
-def test_a_head_from_outside_finds_what_the_directory_hides(cli: Cli) -> None:
+def test_an_external_head_reveals_a_truncated_log(cli: Cli) -> None:
     assert cli.json("verify", "--head", str(cli.note))["ok"] is True
     cli.cut()
     assert cli.json("verify")["ok"] is True, "nothing here can tell"
@@ -95,7 +95,7 @@ def test_a_head_from_outside_finds_what_the_directory_hides(cli: Cli) -> None:
     assert "m-first line 2: tail_missing" in piped.stdout
 
 
-def test_heads_that_are_none_are_refused(cli: Cli) -> None:
+def test_invalid_heads_are_refused(cli: Cli) -> None:
     cli.note.write_bytes(b"\n")
     assert cli.error("verify", "--head", str(cli.note)) == "head_malformed"
     cli.note.write_bytes(cli.head.encode() + b"\nmore\n")
@@ -105,7 +105,7 @@ def test_heads_that_are_none_are_refused(cli: Cli) -> None:
     assert cli.error("verify", "--head", str(cli.place / "nosuch")) == "usage"
 
 
-def test_an_export_goes_to_stdout_as_json_lines_and_verifies(cli: Cli) -> None:
+def test_an_export_is_written_to_stdout_as_json_lines_and_verifies(cli: Cli) -> None:
     written = cli("export", "--all").stdout_bytes
     assert written == cli("export", "--all", "--json").stdout_bytes
     assert b"\x1b" not in written
@@ -144,11 +144,11 @@ def test_an_export_that_fails_leaves_no_file(cli: Cli) -> None:
     assert not path.exists()
 
 
-def test_what_to_export_has_to_be_said(cli: Cli) -> None:
+def test_export_requires_a_mission_or_all(cli: Cli) -> None:
     assert cli.error("export") == "usage"
     assert cli.error("export", "first", "--all") == "usage"
     assert cli.error("export", "nosuch") == "not_found"
 
 
-def test_the_text_form_of_a_head_is_what_is_in_its_file(cli: Cli) -> None:
+def test_the_file_of_a_head_decodes_to_the_head(cli: Cli) -> None:
     assert SignedHead.decode((cli.home / "heads/m-first.2.signed").read_bytes()) == cli.head

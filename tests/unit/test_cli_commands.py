@@ -169,14 +169,14 @@ def test_no_agent_is_an_error_and_three_ways_out_on_stderr(cli: Cli) -> None:
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint", "hint", "hint"]
 
 
-def test_a_tier_that_is_not_there_is_never_replaced_by_another(cli: Cli) -> None:
+def test_an_unavailable_tier_is_refused_without_a_replacement(cli: Cli) -> None:
     cli.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
     error = cli.error("run", "x", "--agent", "command:true", "--sandbox", "none", code=5)
     assert (error["code"], error["hint"]) == ("sandbox_unavailable", "use --sandbox process, container or vm")
     assert cli.json("mission", "list") == {"missions": [], "left_out": 0}
 
 
-def test_apply_is_refused_before_work_where_it_cannot_be_had(cli: Cli) -> None:
+def test_apply_is_refused_with_a_tag_a_detached_head_or_a_bare_repository(cli: Cli) -> None:
     agent = ("--agent", "command:true", "--apply")
     git(cli.repository, "tag", "v1")
     assert cli.error("run", "x", *agent, "--base", "v1", code=2)["code"] == "apply_base"
@@ -228,7 +228,7 @@ def test_untrusted_configuration_waits_for_a_person(cli: Cli) -> None:
     assert repository_state(cli.repository) != before
 
 
-def test_a_repositorys_program_is_given_no_model_until_it_is_trusted(cli: Cli) -> None:
+def test_an_agent_of_the_repository_gets_no_model_until_trusted(cli: Cli) -> None:
     agents = '[agents.helper]\nkind = "acp"\ncommand = ["python3", "-c", "pass"]\n'
     cli.commit(**{"chargehand.toml": f'[project]\nchecks = ["true"]\n{agents}'})
     user = cli.place / "config" / "chargehand" / "config.toml"
@@ -263,7 +263,7 @@ def test_a_repository_cannot_put_its_program_behind_a_known_agents_name(cli: Cli
         assert cli.json("project", "show")["trusted"] is False
 
 
-def test_nothing_to_trust(cli: Cli) -> None:
+def test_trust_has_no_effect_without_keys_that_need_trust(cli: Cli) -> None:
     assert cli.json("project", "trust", "--yes") == {
         "project": cli.json("project", "show")["id"],
         "digest": None,
@@ -277,7 +277,7 @@ def test_nothing_to_trust(cli: Cli) -> None:
 # --- init, config, agents, projects
 
 
-def test_init_writes_what_is_detected_once(cli: Cli) -> None:
+def test_init_writes_detected_checks_only_once(cli: Cli) -> None:
     first = cli.json("init")
     assert (first["created"], first["checks"]) == (True, ["python -m unittest discover"])
     assert first["ignored"] is False
@@ -313,7 +313,7 @@ def test_init_names_the_command_that_adds_an_ignored_file(cli: Cli, ignore: str)
     assert cli.json("init", "--repo", str(other))["ignored"] is True
 
 
-def test_init_where_nothing_is_detected_says_so(cli: Cli) -> None:
+def test_init_reports_if_no_checks_are_detected(cli: Cli) -> None:
     other = make_repository(cli.place / "other", {"README": "nothing to check\n"})
     done = cli("init", "--repo", str(other))
     assert "none found" in done.stdout
@@ -326,7 +326,7 @@ def test_init_never_follows_a_link(cli: Cli) -> None:
     assert not (cli.place / "elsewhere.toml").exists()
 
 
-def test_config_show_says_where_values_come_from(cli: Cli) -> None:
+def test_config_show_reports_the_origin_of_values(cli: Cli) -> None:
     cli("config", "set", "limits.time", "20m")
     cli.commit(**{"chargehand.toml": '[limits]\ntime = "10m"\n'})
     shown = cli.json("config", "show", "--origin")
@@ -337,7 +337,7 @@ def test_config_show_says_where_values_come_from(cli: Cli) -> None:
     assert "is lowered to 10m" in cli("config", "show").stdout
 
 
-def test_config_set_refuses_what_is_wrong_and_keeps_the_file(cli: Cli) -> None:
+def test_config_set_refuses_invalid_values_and_keeps_the_file(cli: Cli) -> None:
     cli("config", "set", "limits.time", "20m")
     before = cli.user_file.read_bytes()
     assert "limits.time" in cli.error("config", "set", "limits.tme", "20m", code=2)["hint"]
@@ -345,7 +345,7 @@ def test_config_set_refuses_what_is_wrong_and_keeps_the_file(cli: Cli) -> None:
     assert cli.user_file.read_bytes() == before
 
 
-def test_agents_and_where_they_come_from(cli: Cli) -> None:
+def test_agent_list_shows_the_origin_of_agents(cli: Cli) -> None:
     assert "native  native  the first model found  built in" in cli("agent", "list").stdout
     cli("config", "set", "agents.linter.command", '["ruff", "check", "a b"]')
     cli.commit(**{"chargehand.toml": '[agents.theirs]\ncommand = ["make", "fix"]\n'})
@@ -480,7 +480,7 @@ def test_audit_names_the_place_of_a_change(cli: Cli) -> None:
     assert cli.error("audit", "verify", "nosuch", code=2)["code"] == "not_found"
 
 
-def test_gc_of_all_projects_and_of_one(cli: Cli) -> None:
+def test_gc_of_all_projects_and_of_a_single_project(cli: Cli) -> None:
     mission = cli.mission("first", checkpoint=True)
     gone = make_repository(cli.place / "gone", {"README": ""})
     with App.open() as app:
@@ -530,14 +530,14 @@ def test_the_store_is_for_its_owner_alone(cli: Cli) -> None:
         "policy test -- ls",
     ],
 )
-def test_what_only_reads_makes_no_project_and_no_depot(cli: Cli, words: str) -> None:
+def test_read_only_commands_create_no_project_and_no_depot(cli: Cli, words: str) -> None:
     cli.commit(**{"chargehand.toml": '[project]\nchecks = ["true"]\n'})
     cli(*words.split())
     assert cli.json("project", "list")["projects"] == []
     assert not (cli.place / "state/projects").exists()
 
 
-def test_what_only_reads_finds_the_objects_that_a_shared_clone_borrows(cli: Cli) -> None:
+def test_read_only_commands_read_borrowed_objects_of_a_shared_clone(cli: Cli) -> None:
     cli.commit(**{"chargehand.toml": '[project]\nchecks = ["of the shared one"]\n'})
     shared = cli.place / "shared"
     git(cli.repository, "clone", "-q", "--shared", str(cli.repository), str(shared))

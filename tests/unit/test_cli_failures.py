@@ -144,7 +144,7 @@ def test_an_interrupt_in_a_finaliser_is_not_lost() -> None:
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
 
 
-def test_what_an_error_quotes_is_stripped_of_controls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_removed_from_error_messages(capsys: pytest.CaptureFixture[str]) -> None:
     guarded(raising(RefusedError("a\x1b[31mb\x07", hint="\x1b]0;title\x07c")), [])
     assert capsys.readouterr().err == "error: ab\nhint: c\n"
 
@@ -175,7 +175,7 @@ def test_wrong_words_are_usage_errors_in_both_forms(words: list[str]) -> None:
         assert json.loads(done.stderr)["error"]["code"] == "usage"
 
 
-def test_an_unknown_option_names_the_nearest_one() -> None:
+def test_an_unknown_option_suggests_the_nearest_option() -> None:
     done = CliRunner().invoke(chargehand, ["run", "x", "--only-chek", "true"])
     assert done.exit_code == 2
     assert "--only-check" in done.stderr
@@ -188,7 +188,7 @@ def test_json_after_two_dashes_belongs_to_the_other_program(tmp_path: Path) -> N
     assert done.stderr.startswith("error: ")
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     script = f"{sys.executable} -m chargehand completion bash | true; echo ${{PIPESTATUS[0]}}"
     environment = os.environ | {"CHARGEHAND_HOME": str(tmp_path)}
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
@@ -217,7 +217,7 @@ def pressed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("pressed")
-def test_ctrl_c_as_a_loop_is_made_is_met_once_it_is_whole() -> None:
+def test_ctrl_c_during_creation_of_the_loop_is_raised_before_work_begins() -> None:
     begun = []
 
     async def work(stop: Stop) -> None:
@@ -237,7 +237,7 @@ def test_ctrl_c_as_a_loop_is_made_is_met_once_it_is_whole() -> None:
         ("paused", "worker_lost", "store_corrupt", 6),
     ],
 )
-def test_a_full_disk_is_no_internal_error_of_a_mission_that_goes_on(
+def test_a_full_disk_is_no_internal_error_if_the_mission_is_paused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     status: MissionStatus,

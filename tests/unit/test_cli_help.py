@@ -64,7 +64,7 @@ def test_help_can_be_written_in_any_encoding(encoding: str) -> None:
     assert usage.endswith("CMD..." if encoding in ("latin-1", "cp437") else "CMD…")
 
 
-def test_every_command_of_this_version_is_there() -> None:
+def test_the_set_of_commands_is_complete() -> None:
     groups = {
         "mission": "list show plan report watch diff log pause resume send answer continue fork cancel "
         "rollback promote discard",
@@ -125,7 +125,7 @@ def test_every_command_explains_itself_and_speaks_json(path: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["mission", "list", "--help"], ["--version"]])
-def test_help_imports_nothing_heavy(words: list[str]) -> None:
+def test_help_imports_no_heavy_modules(words: list[str]) -> None:
     script = (
         "import sys\nfrom chargehand.cli.main import chargehand\n"
         f"try:\n    chargehand.main({words!r})\nexcept SystemExit as end:\n    assert end.code == 0\n"
@@ -135,7 +135,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     assert done.stderr.strip() == "[]"
 
 
-def test_completion_imports_nothing_heavy_and_completes() -> None:
+def test_completion_works_without_heavy_modules() -> None:
     script = (
         "import sys\nfrom chargehand.cli.main import chargehand\n"
         "try:\n    chargehand.main([])\nexcept SystemExit:\n    pass\n"

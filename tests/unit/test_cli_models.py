@@ -89,7 +89,7 @@ def test_without_configuration_the_models_that_were_found_are_listed(cli: Cli) -
         assert [one["name"] for one in cli.json("model", "list")["models"]] == [found["name"], "ollama:q:1b"]
 
 
-def test_a_probe_is_one_real_call(cli: Cli, provider: Provider) -> None:
+def test_a_probe_of_a_model_reports_success_or_its_error(cli: Cli, provider: Provider) -> None:
     cli.configure(_entry(provider) + _entry(provider, "wrong").replace('"tiny"', '"huge"'))
     cli.set(M_KEY=KEY)
     (probed,) = cli.json("model", "probe", "local")["models"]
@@ -108,7 +108,7 @@ def test_no_model_is_not_fine(cli: Cli) -> None:
     assert cli.json("model", "probe", code=1) == {"models": []}
 
 
-def test_agents_and_what_is_installed(cli: Cli, tmp_path: Path) -> None:
+def test_agent_list_shows_configured_agents_and_installed_programs(cli: Cli, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "claude"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")

@@ -71,9 +71,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("columns", [*range(1, 13), 40])
-def test_a_terminal_may_be_narrower_than_what_a_line_is_indented_by(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_may_be_narrower_than_the_indentation(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     for line in ("            refused 3 times: example.org", "a  b c  d", "\t\tx y", "   ", "  " + 50 * "x"):
         terminal = Terminal()
@@ -122,7 +120,7 @@ def test_text_never_carries_an_escape(text: str) -> None:
     assert "\x1b" not in printable(text)
 
 
-def test_once_the_reader_is_gone_writing_goes_on_silently() -> None:
+def test_output_to_a_closed_pipe_is_ignored() -> None:
     script = (
         "import os, sys\nfrom chargehand.cli.terminal.output import Output\n"
         "out = Output(as_json=False)\n"
@@ -141,9 +139,7 @@ def test_once_the_reader_is_gone_writing_goes_on_silently() -> None:
 @pytest.mark.parametrize(
     ("zone", "shown"), [("UTC", "12:00 UTC"), ("Asia/Kathmandu", "17:45 +0545"), ("America/New_York", "07:00 EST")]
 )
-def test_a_time_is_told_in_the_zone_of_whoever_reads_it(
-    monkeypatch: pytest.MonkeyPatch, zone: str, shown: str
-) -> None:
+def test_a_time_is_shown_in_the_local_zone(monkeypatch: pytest.MonkeyPatch, zone: str, shown: str) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
@@ -213,13 +209,13 @@ def test_the_result_has_exactly_the_documented_keys() -> None:
     assert set(to_json(mission_details(state(), [], None))) > KEYS
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_unknown_values_are_null() -> None:
     document = to_json(mission_document(state()))
     for key in ("branch", "commit", "base", "export", "seconds"):
         assert document[key] is None, key
 
 
-def test_what_ended_badly_has_a_cause_and_nothing_else_has() -> None:
+def test_only_failed_missions_and_attempts_have_a_cause() -> None:
     wrong = (Reason(code="sandbox_died", message="it ended while in use"),)
     failed = state(status="failed", reasons=wrong, attempts=[attempt(), replace(attempt(), status="lost")])
     document = to_json(mission_document(failed))
@@ -232,7 +228,7 @@ def test_what_ended_badly_has_a_cause_and_nothing_else_has() -> None:
         assert mission_document(state(status=status, reasons=wrong)).cause is None
 
 
-def test_one_unknown_cost_makes_the_sum_unknown() -> None:
+def test_an_unknown_cost_makes_the_sum_unknown() -> None:
     assert mission_cost(state(attempts=[attempt(0.25), attempt(0.5)])) == (0.75, True)
     assert mission_cost(state(attempts=[attempt(0.25), attempt(None, known=False)])) == (None, False)
     assert mission_cost(state(attempts=[attempt(0.25, known=False)])) == (None, False)
@@ -246,7 +242,7 @@ def test_a_blocked_export_has_no_branch() -> None:
     assert not [step for step in next_commands(blocked) if "merge" in step]
 
 
-def test_the_words_say_status_reasons_and_what_was_set_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_shows_status_reasons_and_reverted_files(capsys: pytest.CaptureFixture[str]) -> None:
     given = state(
         status="refused",
         reasons=(Reason(code="area_outside", message="x\x1b[31m was reverted"),),
@@ -290,7 +286,7 @@ def refused() -> MissionState:
 
 
 @pytest.mark.parametrize("form", ["run", "show"])
-def test_a_refusal_names_the_test_its_lines_all_output_and_what_to_run(
+def test_a_refusal_shows_the_failing_test_its_output_and_a_command(
     form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given, out = refused(), Output(as_json=False)
@@ -326,7 +322,7 @@ def test_the_document_of_a_refusal_has_the_same(capsys: pytest.CaptureFixture[st
         assert "--mission m-1 " in document["cause"]["remedy"]
 
 
-def test_what_was_rolled_back_is_said_and_no_merge_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rolled_back_mission_is_shown_without_a_merge_command(capsys: pytest.CaptureFixture[str]) -> None:
     base = Base(commit="c" * 40, tree="t" * 40, revision="HEAD")
     done = {"status": "promoted", "export": DONE, "exported": "d" * 40, "commit": "d" * 40, "base": base}
     stands, undone = state(tree="e" * 40, **done), state(tree=base.tree, **done)
@@ -348,7 +344,7 @@ def test_an_option_is_meant_by_its_number_and_by_its_words_in_any_case(given: st
     assert resolve_option(asked, given) == meant
 
 
-def test_an_answer_of_several_words_is_one_word_of_its_command() -> None:
+def test_an_answer_with_spaces_is_quoted_in_its_command() -> None:
     asked = Question(id="red_base", text="Go on?", options=("go on", "stop"), tree="t", attempt=None)
     waits = state(status="waiting", plan=PlanProgress(), questions={asked.id: asked})
     command = next_commands(waits)[0]
@@ -400,7 +396,7 @@ def paid(*calls: tuple[float | None, float | None]) -> AttemptState:
         ([], None, ""),
     ],
 )
-def test_both_costs_are_shown_where_they_differ(
+def test_both_costs_are_shown_if_different(
     calls: list[tuple[float | None, float | None]], differing: dict[str, float] | None, text: str
 ) -> None:
     attempt = paid(*calls)

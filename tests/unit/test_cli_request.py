@@ -136,7 +136,7 @@ class Kept:
         return hashlib.sha256(content).hexdigest()
 
 
-def test_the_agent_is_named_or_the_only_one() -> None:
+def test_the_agent_is_the_named_or_the_only_configured_agent() -> None:
     assert chosen(configured("a")) == AgentChoice(agent="a", model=None, why="the only one configured")
     assert chosen(configured("a", "b"), "b").agent == "b"
     assert chosen(configured(), "command:true").agent == "command:true"
@@ -157,7 +157,7 @@ def test_agent_model_and_keys_are_chosen_together() -> None:
     assert (named.agent, named.model) == ("a", "openai:x")
 
 
-def test_no_agent_is_an_error_whose_hint_says_what_to_do_in_three_lines() -> None:
+def test_a_missing_agent_is_an_error_with_a_short_hint() -> None:
     with pytest.raises(UsageError) as none:
         chosen(configured())
     assert none.value.code == "no_agent"
@@ -166,7 +166,7 @@ def test_no_agent_is_an_error_whose_hint_says_what_to_do_in_three_lines() -> Non
     assert "chargehand init" in none.value.hint
 
 
-def test_check_files_are_kept_as_they_are(tmp_path: Path, store: Store) -> None:
+def test_check_files_are_stored_unchanged(tmp_path: Path, store: Store) -> None:
     host = tmp_path / "with:colon.py"
     host.write_bytes(b"assert True\n")
     ((artifact, path),) = keep_check_files([f"{host}:tests/test_new.py"], store.artifacts)
@@ -178,13 +178,13 @@ def test_check_files_are_kept_as_they_are(tmp_path: Path, store: Store) -> None:
 @pytest.mark.parametrize(
     "target", ["/etc/passwd", "../out", "a/../b", ".git/config", "sub/.GIT/x", "a//b", "./a", "a/", ""]
 )
-def test_check_files_stay_inside(target: str, tmp_path: Path, store: Store) -> None:
+def test_check_files_outside_the_repository_are_refused(target: str, tmp_path: Path, store: Store) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--check-file"):
         keep_check_files([f"{tmp_path / 'file'}:{target}"], store.artifacts)
 
 
-def test_check_files_that_are_not_there_or_clash(tmp_path: Path, store: Store) -> None:
+def test_missing_and_conflicting_check_files_are_refused(tmp_path: Path, store: Store) -> None:
     (tmp_path / "file").write_text("")
     for wrong in ("nocolon", f"{tmp_path}/missing:a.py", f"{tmp_path}:a.py", ":a.py"):
         with pytest.raises(UsageError, match="--check-file"):
@@ -193,7 +193,7 @@ def test_check_files_that_are_not_there_or_clash(tmp_path: Path, store: Store) -
         keep_check_files([f"{tmp_path / 'file'}:a.py"] * 2, store.artifacts)
 
 
-def test_a_request_holds_what_was_asked_and_what_is_in_force() -> None:
+def test_a_request_contains_the_options_and_settings() -> None:
     options = RunRequest(
         text="Mend it",
         checks=("true",),
@@ -214,7 +214,7 @@ def test_a_request_holds_what_was_asked_and_what_is_in_force() -> None:
     assert (made.seconds, made.attempts, made.partial, made.apply) == (90.0, 3, True, False)
 
 
-def test_a_request_holds_the_model_and_what_it_falls_back_to() -> None:
+def test_a_request_contains_the_model_and_its_fallback() -> None:
     text = '[agents.n]\nkind = "native"\nmodel = "openai:a"\nfallback = ["openai:b"]\n'
     options = RunRequest(text="x", budget="2.5")
     resolved = resolve(user=UserFile(path=Path("config.toml"), text=text), options=options.configuration())
@@ -226,7 +226,7 @@ def test_a_request_holds_the_model_and_what_it_falls_back_to() -> None:
     assert build(options, resolved, other).model == "ollama:c"
 
 
-def test_a_native_agent_may_mend_unless_the_attempts_are_said() -> None:
+def test_a_native_agent_has_three_attempts_by_default() -> None:
     native = AgentChoice(agent="native", model="openai:a", why="")
     program = AgentChoice(agent="command:true", model=None, why="")
     said = resolve(options=RunRequest(attempts="1").configuration())
@@ -237,6 +237,6 @@ def test_a_native_agent_may_mend_unless_the_attempts_are_said() -> None:
     assert (attempts(native, resolve()), attempts(program, resolve()), attempts(native, said)) == (3, 1, 1)
 
 
-def test_options_that_were_not_given_say_nothing() -> None:
+def test_omitted_options_do_not_change_the_configuration() -> None:
     assert resolve(options=RunRequest(text="x").configuration()) == resolve()
     assert all(isinstance(option, OptionValue) for option in RunRequest().configuration().values())

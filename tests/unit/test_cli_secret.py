@@ -53,7 +53,7 @@ def test_a_secret_is_kept_listed_and_removed(config: Path) -> None:
     assert say("list") == "No secrets are stored. To store one: chargehand secret set NAME\n"
 
 
-def test_programs_get_one_document(config: Path) -> None:
+def test_json_output_of_secret_commands(config: Path) -> None:
     assert document("list") == {"secrets": []}
     assert document("set", NAME, stdin=VALUE) == {
         "name": NAME,
@@ -65,13 +65,13 @@ def test_programs_get_one_document(config: Path) -> None:
     assert document("remove", NAME) == {"name": NAME, "removed": True, "origin": None}
 
 
-def test_a_person_is_told_that_a_short_key_cannot_be_found_in_replies(config: Path) -> None:
+def test_setting_a_short_key_gives_a_warning(config: Path) -> None:
     told = say("set", NAME, stdin="ollama")
     assert f"{NAME} is weakly protected: it has fewer than 12 characters" in told
     assert "not from replies" in document("set", NAME, stdin="ollama")["warning"]
 
 
-def test_a_person_is_told_where_the_environment_goes_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precedence_of_the_environment_is_reported(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, VALUE + "-too")
     assert f"the environment variable {NAME} takes precedence" in say("set", NAME, stdin=VALUE)
     assert say("list").split()[2:] == [NAME, "environment"]
@@ -90,7 +90,7 @@ def test_the_commands_touch_neither_the_state_directory_nor_a_repository(config:
 @pytest.mark.parametrize(
     "stdin", ["", "\n", f"{VALUE}\nsecond\n", VALUE.encode() + b"\xff", VALUE * 10_000, f"{VALUE}\0"]
 )
-def test_what_cannot_be_a_secret_is_refused_unseen(config: Path, stdin: str | bytes) -> None:
+def test_an_invalid_secret_is_refused_and_not_stored(config: Path, stdin: str | bytes) -> None:
     error = json.loads(say("set", NAME, "--json", stdin=stdin, code=2))["error"]
     assert error["code"] == "secret_invalid"
     assert NAME in error["message"]
@@ -104,7 +104,7 @@ def test_a_value_is_never_an_argument(config: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("set", "lower"), ("remove", "lower"), ("remove", NAME)])
-def test_a_name_that_is_none_or_not_there_is_an_error(config: Path, words: tuple[str, ...]) -> None:
+def test_an_invalid_or_missing_name_is_an_error(config: Path, words: tuple[str, ...]) -> None:
     assert repr(words[1]) in say(*words, stdin=VALUE, code=2)
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_open_to_others_is_refused_before_anyone_types(config: Pa
         assert f"chmod 600 {config / 'secrets.json'}" in say(*words, stdin="x", code=2)
 
 
-def test_at_a_terminal_it_is_asked_for_and_not_shown(config: Path, tmp_path: Path) -> None:
+def test_a_secret_is_prompted_at_a_terminal_and_not_shown(config: Path, tmp_path: Path) -> None:
     words = (*COMMAND, "secret", "set", NAME)
     with contextlib.closing(Terminal(words, cwd=tmp_path, environment=dict(os.environ))) as terminal:
         terminal.until(f"value of {NAME}: ")

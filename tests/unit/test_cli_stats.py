@@ -128,7 +128,7 @@ def test_the_words(cli: Cli) -> None:
     assert next(row for row in rows if row[:1] == ["bob"])[-1] == "unknown"
 
 
-def test_nothing_is_unknown_and_not_zero(cli: Cli) -> None:
+def test_statistics_without_missions_are_unknown_instead_of_zero(cli: Cli) -> None:
     assert "No missions yet. Start one:" in cli()
     assert "No missions yet since 2026-01-31" in cli("--since", "2026-01-31")
     document = cli.json("--since", "2026-01-31")

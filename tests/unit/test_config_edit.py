@@ -43,7 +43,7 @@ def test_a_key_is_added_to_its_table(tmp_path: Path) -> None:
     assert text == _TEXT.replace("# ten minutes\n", "# ten minutes\n  attempts = 3\n")
 
 
-def test_a_list_of_many_lines_becomes_one(tmp_path: Path) -> None:
+def test_a_multiline_list_becomes_a_single_line(tmp_path: Path) -> None:
     text = _set(tmp_path, _TEXT, "project.forbid", 'a/**,b "c"/**')
     assert text.endswith('[project]\nforbid = ["a/**", "b \\"c\\"/**"]\n')
 
@@ -76,7 +76,7 @@ def test_every_layout(tmp_path: Path, text: str, key: str, value: str, after: st
     assert tomllib.loads(written) != tomllib.loads(text)
 
 
-def test_several_keys_become_one_change_or_none(tmp_path: Path) -> None:
+def test_several_keys_are_changed_atomically(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     values = {
         "models.local.base_url": "http://127.0.0.1:8000/v1",
@@ -96,7 +96,7 @@ def test_several_keys_become_one_change_or_none(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_what_cannot_be_edited_safely_is_left(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_edited_safely_is_unchanged(tmp_path: Path) -> None:
     text = "agents = { f = { command = ['a'] } }\n"
     with pytest.raises(ConfigError, match="cannot be edited safely"):
         _set(tmp_path, text, "agents.g.command", "b")
@@ -133,7 +133,7 @@ def test_a_missing_file_is_made_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_mode_and_link_stay(tmp_path: Path) -> None:
+def test_mode_and_link_are_kept(tmp_path: Path) -> None:
     real = tmp_path / "dotfiles.toml"
     real.write_text("[limits]\n")
     real.chmod(0o640)
@@ -145,7 +145,7 @@ def test_mode_and_link_stay(tmp_path: Path) -> None:
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
 
 
-def test_what_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
+def test_an_inaccessible_file_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         set_user_value(tmp_path / "file" / "config.toml", "limits.time", "1m")
@@ -219,7 +219,7 @@ def test_a_value_is_cut_out_exactly() -> None:
             assert value is not None
 
 
-def test_quotes_at_the_end_of_a_long_string_belong_to_it() -> None:
+def test_quotes_at_the_end_of_a_multiline_string_are_part_of_the_string() -> None:
     text = 'a = """"x"""""\nb = \'\'\'\'y\'\'\'\'\'\nc = """"""\nd = 1\n'
     assert tomllib.loads(text)["a"] == '"x""'
     assert key_lines(text) == {("a",): 1, ("b",): 2, ("c",): 3, ("d",): 4}
@@ -229,6 +229,6 @@ def test_other_line_ends_count_the_same() -> None:
     assert key_lines(_TOML.replace("\n", "\r\n")) == key_lines(_TOML)
 
 
-def test_what_is_not_toml_has_no_lines() -> None:
+def test_invalid_toml_has_no_key_lines() -> None:
     for text in ("a", "= 1", "[a", "a = {", "a = " + "[" * 10_000, 'a = "'):
         assert scan(text) == ()

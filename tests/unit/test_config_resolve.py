@@ -55,14 +55,14 @@ def _fails(**sources: Any) -> ConfigError:
     return caught.value
 
 
-def test_nothing_said_is_the_defaults() -> None:
+def test_defaults_apply_without_settings() -> None:
     resolved = _resolve()
     assert resolved.config == Config()
     assert set(resolved.origins.values()) == {"default"}
     assert (resolved.digest, resolved.untrusted, resolved.notes) == ("", (), ())
 
 
-def test_each_source_overrides_the_one_below() -> None:
+def test_each_source_overrides_lower_sources() -> None:
     user = '[limits]\ntime = "1m"\nattempts = 2\ncheck_time = 9\n[sandbox]\nmemory_mb = 7'
     env = {"CHARGEHAND_LIMITS_TIME": "2m", "CHARGEHAND_LIMITS_ATTEMPTS": "3", "PATH": "/bin"}
     resolved = _resolve(user=user, env=env, limits__time="3m")
@@ -122,7 +122,7 @@ def test_wrong_servers_are_explained(user: str, message: str, hint: str) -> None
     assert "abcdefgh" not in error.message
 
 
-def test_options_not_given_say_nothing() -> None:
+def test_omitted_options_have_no_effect() -> None:
     resolved = _resolve(limits__time=None, project__allow=(), project__checks=[], only_checks=())
     assert resolved.config == Config()
     assert (resolved.extra_checks, resolved.only_checks) == ((), None)
@@ -172,7 +172,7 @@ def test_allow_is_intersected_and_empty_means_all() -> None:
     assert both.origins["project.allow"] == f"{USER} + --allow + {REPO}"
 
 
-def test_nothing_in_common_is_an_error_never_everything() -> None:
+def test_disjoint_allow_settings_are_an_error() -> None:
     error = _fails(repo='[project]\nallow = ["src/**"]', project__allow=["docs/**"])
     assert error.message.startswith("--allow and chargehand.toml:2: no area may be changed")
 
@@ -188,7 +188,7 @@ def test_forbid_and_protect_are_united() -> None:
     assert resolved.origins["project.forbid"] == f"{USER} + --forbid + {REPO}"
 
 
-def test_checks_are_united_and_absent_differs_from_none_wanted() -> None:
+def test_checks_are_combined_and_absent_differs_from_empty() -> None:
     assert _resolve().config.project.checks is None
     assert _resolve(repo="[project]\nchecks = []").config.project.checks == ()
     repo = '[project]\nchecks = ["r"]'
@@ -207,13 +207,13 @@ def test_the_command_line_adds_checks_or_replaces_them() -> None:
     assert only.origins["only_checks"] == "--only_checks"
 
 
-def test_the_repository_says_what_the_user_does_not() -> None:
+def test_repository_settings_apply_unless_overridden_by_the_user() -> None:
     repo = '[project]\nsetup = "make"\nstrategy = "direct"\ninclude = ["gen/x"]'
     project = _resolve(repo=repo, user='[project]\nsetup = "mine"').config.project
     assert (project.setup, project.strategy, project.include) == ("mine", "direct", ("gen/x",))
 
 
-def test_hosts_are_only_what_the_user_lets_through() -> None:
+def test_network_hosts_of_the_repository_are_limited_by_the_user() -> None:
     repo = '[sandbox]\nnetwork = ["a.org", "b.org"]'
     silent = _resolve(repo=repo)
     assert silent.config.sandbox.network == ()
@@ -243,7 +243,7 @@ def test_a_wider_sandbox_needs_trust() -> None:
     assert caught.value.hint == "chargehand project trust"
 
 
-def test_trust_is_of_one_exact_content() -> None:
+def test_trust_applies_only_to_the_exact_content() -> None:
     repo = '[sandbox]\ntoolchain = ["/opt"]\n'
     trusted = _trusting(repo)
     assert trusted.config.sandbox.toolchain == ("/opt",)
@@ -255,19 +255,19 @@ def test_trust_is_of_one_exact_content() -> None:
     assert trust_needed(changed)
 
 
-def test_the_users_word_stands_above_a_trusted_file() -> None:
+def test_user_settings_override_a_trusted_file() -> None:
     repo = '[sandbox]\ntier = "none"\ntoolchain = ["/opt"]'
     resolved = _trusting(repo, user='[sandbox]\ntoolchain = ["/mine"]', sandbox__tier="process")
     assert (resolved.config.sandbox.tier, resolved.config.sandbox.toolchain) == ("process", ("/mine",))
 
 
-def test_no_trust_is_asked_for_what_changes_nothing() -> None:
+def test_settings_without_effect_need_no_trust() -> None:
     same = '[sandbox]\ntier = "process"\ntoolchain = []\nnetwork = []\n[limits]\ntime = 1800'
     assert not trust_needed(_resolve(repo=same))
     assert not trust_needed(_resolve(repo='[sandbox]\ntier = "none"', sandbox__tier="process"))
 
 
-def test_what_runs_inside_needs_no_trust() -> None:
+def test_commands_inside_the_sandbox_need_no_trust() -> None:
     repo = '[project]\nchecks = ["c"]\nsetup = "s"\n[agents.fixer]\ncommand = ["f"]'
     resolved = _resolve(repo=repo)
     assert not trust_needed(resolved)
@@ -407,7 +407,7 @@ def test_a_model_of_the_user() -> None:
     assert resolved.origins["models.local.key"] == "default"
 
 
-def test_a_repositorys_models_need_trust_and_are_whole_or_not_there() -> None:
+def test_models_of_the_repository_need_trust_and_are_not_merged() -> None:
     resolved = _resolve(repo=_LOCAL)
     assert resolved.config.models == {}
     assert [key.key for key in resolved.untrusted] == ["models.local.model", "models.local.base_url"]
@@ -430,7 +430,7 @@ def test_a_repositorys_agent_names_a_model_only_with_trust() -> None:
     assert [key.key for key in _resolve(repo=repo, sandbox__tier="none").untrusted] == ["agents.f.kind"]
 
 
-def test_the_repository_lowers_the_money_and_never_raises_it() -> None:
+def test_the_repository_can_lower_but_not_raise_the_budget() -> None:
     assert _resolve(repo="[limits]\nbudget_usd = 2").config.limits.budget_usd == 2.0
     raised = _resolve(repo="[limits]\nbudget_usd = 50")
     assert (raised.config.limits.budget_usd, trust_needed(raised)) == (5.0, True)
@@ -443,7 +443,7 @@ def test_the_repository_lowers_the_money_and_never_raises_it() -> None:
         assert trust_needed(_resolve(repo=f"[limits]\n{key} = 1"))
 
 
-def test_a_native_agent_needs_no_command_and_takes_none() -> None:
+def test_a_native_agent_with_a_command_is_refused() -> None:
     user = '[agents.n]\nkind = "native"\nmodel = "local"\nfallback = ["ollama:qwen3:8b"]\n' + _LOCAL
     agent = _resolve(user=user).config.agents["n"]
     assert agent == AgentConfig(kind="native", model="local", fallback=("ollama:qwen3:8b",))
@@ -496,7 +496,7 @@ def test_a_users_agent_cannot_lean_on_the_repositorys_models() -> None:
     assert _trusting(agent, user=_LOCAL).config.agents["n"].model == "local"
 
 
-def test_the_native_agent_is_always_there() -> None:
+def test_the_native_agent_always_exists() -> None:
     assert find_agent(Config(), "native") == AgentConfig(kind="native")
     assert agent_from_option("native:ollama:qwen3:8b") == AgentConfig(kind="native", model="ollama:qwen3:8b")
     mine = AgentConfig(kind="native", model="openai:x")
@@ -543,7 +543,7 @@ def test_a_trusted_file_may_not_be_wrong_either() -> None:
 
 
 @pytest.mark.parametrize("content", [b"# \xff", b"\xef\xbb\xbf[limits]", b"#" * (LARGEST_FILE + 1)])
-def test_what_is_not_text_is_refused(content: bytes) -> None:
+def test_a_repository_file_without_valid_text_is_refused(content: bytes) -> None:
     with pytest.raises(ConfigError, match=r"chargehand\.toml"):
         resolve(repository=RepositoryFile(content=content))
 
@@ -580,14 +580,14 @@ def test_a_bad_variable_or_option_is_named() -> None:
     assert "'limits.time'" in _fails(limits__tme="1").hint
 
 
-def test_where_the_users_file_is() -> None:
+def test_path_of_the_user_file() -> None:
     assert user_config_path({"XDG_CONFIG_HOME": "/c", "HOME": "/h"}) == Path("/c/chargehand/config.toml")
     assert user_config_path({"HOME": "/h"}) == Path("/h/.config/chargehand/config.toml")
     assert user_config_path({"XDG_CONFIG_HOME": "rel", "HOME": "/h"}) == Path("/h/.config/chargehand/config.toml")
     assert user_config_path({}).is_absolute()
 
 
-def test_where_state_is() -> None:
+def test_path_of_the_state_directory() -> None:
     assert state_home({"CHARGEHAND_HOME": "/s", "XDG_STATE_HOME": "/x"}) == Path("/s")
     assert state_home({"XDG_STATE_HOME": "/x", "HOME": "/h"}) == Path("/x/chargehand")
     assert state_home({"CHARGEHAND_HOME": "", "HOME": "/h"}) == Path("/h/.local/state/chargehand")

@@ -79,7 +79,7 @@ def test_bad_durations_are_named_with_the_value(written: object) -> None:
 
 
 @pytest.mark.parametrize("written", [0, -3, 1_000_001, "2", 1.0, True, None, pytest.param(1 << 20_000, id="huge")])
-def test_a_count_is_a_whole_number_from_one(written: object) -> None:
+def test_an_invalid_count_is_refused(written: object) -> None:
     with pytest.raises(ConfigError, match="attempts must be"):
         _value("limits.attempts", written)
 
@@ -100,7 +100,7 @@ def test_a_command_keeps_repeated_words() -> None:
     assert _value("agents.fixer.command", ["p", "-v", "-v", ""]) == ("p", "-v", "-v", "")
 
 
-def test_an_unknown_kind_lists_what_exists() -> None:
+def test_an_unknown_agent_kind_lists_existing_kinds() -> None:
     with pytest.raises(ConfigError, match="unknown agent kind 'comand'") as caught:
         _value("agents.fixer.kind", "comand")
     assert "'command'" in caught.value.hint
@@ -121,7 +121,7 @@ def test_hosts_are_names(host: str) -> None:
         _value("sandbox.network", [host])
 
 
-def test_hosts_are_one_whatever_their_case() -> None:
+def test_hosts_are_lowercased_and_deduplicated() -> None:
     assert _value("sandbox.network", ["PyPI.org", "pypi.org", "[::1]:80"]) == ("pypi.org", "[::1]:80")
 
 
@@ -140,7 +140,7 @@ def test_lists_in_text_are_toml_or_separated_by_commas() -> None:
 
 
 @pytest.mark.parametrize("text", ["[", '["a"', "[" * 5000, "ruff check", "[1]"])
-def test_a_list_that_is_none_is_an_error(text: str) -> None:
+def test_an_invalid_list_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError):
         _text("agents.x.command", text)
 
@@ -180,7 +180,7 @@ def test_addresses_with_more_than_an_address_are_refused_and_not_repeated(url: s
 
 
 @pytest.mark.parametrize("name", ["", "sk-ant-api03-sesame", "openai", "1KEY", "A", "A B", "A" * 65])
-def test_a_key_is_named_and_what_is_none_is_not_repeated(name: str) -> None:
+def test_an_invalid_key_name_is_refused_and_not_repeated(name: str) -> None:
     assert _value("models.m.key", "OPENAI_API_KEY") == "OPENAI_API_KEY"
     with pytest.raises(ConfigError, match="key is not the name of a secret") as caught:
         _value("models.m.key", name)
@@ -193,12 +193,12 @@ def test_money_in_text(text: str, amount: float) -> None:
 
 
 @pytest.mark.parametrize("written", ["1e3", "x", "", "-1", True, None, [], float("nan"), float("inf"), -0.1, 2e6])
-def test_what_is_no_money(written: object) -> None:
+def test_an_invalid_price_is_refused(written: object) -> None:
     with pytest.raises(ConfigError, match="price must be"):
         _text("models.m.price", written) if isinstance(written, str) else _value("models.m.price", written)
 
 
-def test_a_budget_is_more_than_nothing() -> None:
+def test_a_budget_must_be_more_than_zero() -> None:
     assert _value("limits.budget_usd", 1) == 1.0
     with pytest.raises(ConfigError, match="more than 0"):
         _value("limits.budget_usd", 0)

@@ -43,7 +43,7 @@ def test_exit_codes_are_stable(kind: type[ChargehandError], exit_code: int) -> N
     assert kind("what").exit_code == exit_code
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
+def test_every_error_class_has_a_unique_code() -> None:
     kinds = list(tree(ChargehandError))
     assert len({kind.default_code for kind in kinds}) == len(kinds)
 

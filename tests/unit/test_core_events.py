@@ -24,7 +24,7 @@ LINE = {
 
 @given(payloads())
 @settings(max_examples=examples(150), deadline=None)
-def test_what_was_encoded_decodes_to_the_same(payload: Payload) -> None:
+def test_an_encoded_payload_decodes_unchanged(payload: Payload) -> None:
     assert decode(payload.type, encode(payload)) == payload
 
 
@@ -43,7 +43,7 @@ def test_fields_of_a_newer_version_are_passed_over(payload: Payload, name: str) 
     assert decode(payload.type, json.dumps(newer).encode()) == payload
 
 
-def test_an_unknown_type_and_a_malformed_payload_are_told_apart() -> None:
+def test_an_unknown_type_and_a_malformed_payload_raise_different_errors() -> None:
     with pytest.raises(KeyError):
         decode("never.heard", b"{}")
     with pytest.raises(msgspec.ValidationError):

@@ -56,7 +56,7 @@ def test_no_sequence_of_events_gives_an_illegal_status(events: list[Event], live
 
 @given(logs)
 @settings(max_examples=examples(40), deadline=None)
-def test_a_mission_that_nobody_holds_never_looks_as_if_it_ran(events: list[Event]) -> None:
+def test_a_mission_without_a_worker_is_never_shown_as_running(events: list[Event]) -> None:
     state, held = fold(events, live=False), fold(events, live=True)
     assert state.status in SETTLED | {"planned"}
     assert all(attempt.status != "running" for attempt in state.attempts)
@@ -134,7 +134,7 @@ def test_an_unknown_cost_is_not_zero() -> None:
     assert (attempt.cost_usd, attempt.cost_known) == (None, False)
 
 
-def test_an_unfinished_promotion_stays_in_sight_until_it_is_done() -> None:
+def test_an_unfinished_promotion_is_kept_until_done() -> None:
     prepared = PromotionPrepared(ref="r", old="o", new="n", tree="t")
     assert fold(log(CREATED, prepared), live=False).prepared == prepared
     state = fold(log(CREATED, prepared, PromotionDone(ref="r", commit="n", tree="t")), live=True)

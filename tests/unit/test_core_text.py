@@ -19,7 +19,7 @@ hostile = st.text(
 
 
 @given(hostile)
-def test_nothing_that_moves_the_cursor_or_turns_the_text_is_left(text: str) -> None:
+def test_control_and_direction_characters_are_removed(text: str) -> None:
     clean = printable(text)
     assert all(char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cs") for char in clean)
     assert not set(clean) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200e\u200f\ufeff")
@@ -29,7 +29,7 @@ def test_nothing_that_moves_the_cursor_or_turns_the_text_is_left(text: str) -> N
 @given(
     st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S", "Zs")) | st.sampled_from("\n\tüß漢🦊"))
 )
-def test_ordinary_text_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert printable(text) == text
 
 
@@ -65,7 +65,7 @@ def test_a_path_is_shown_on_one_line_in_valid_text(name: bytes) -> None:
         ("é", "é"),
     ],
 )
-def test_what_a_path_hides_is_written_out(path: str, shown: str) -> None:
+def test_invisible_characters_of_a_path_are_escaped(path: str, shown: str) -> None:
     assert shown_path(path) == shown
 
 
@@ -99,11 +99,11 @@ def test_threads_parse_python_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["(" * 5000, "x = \0", "1 +", "-" * 100_000 + "1", b"\xff", "\ud800"])
-def test_what_python_cannot_parse_is_a_syntax_error(text: str | bytes) -> None:
+def test_unparsable_python_is_a_syntax_error(text: str | bytes) -> None:
     with pytest.raises(SyntaxError):
         parse_python(text)
 
 
-def test_parsing_warns_nobody(recwarn: pytest.WarningsRecorder) -> None:
+def test_parsing_emits_no_warnings(recwarn: pytest.WarningsRecorder) -> None:
     assert parse_python(r"x = '\d'").body
     assert not recwarn.list

@@ -74,7 +74,7 @@ class Point(msgspec.Struct):
     y: int | None = None
 
 
-def test_reads_say_what_is_wrong_as_msgspec_does() -> None:
+def test_typed_reads_raise_the_errors_of_msgspec() -> None:
     assert decode_as(b'{"x": 1}', Point) == unpack_as(msgspec.msgpack.encode({"x": 1}), Point) == Point(1)
     assert convert_to([{"x": 1}], tuple[Point, ...]) == (Point(1),)
     assert convert_to(None, Point | None) is None

@@ -31,7 +31,7 @@ def by_bytes(body: dict[str, Any]) -> int:
     return bound_input(json.dumps(body).encode(), body)
 
 
-def test_what_goes_on_is_bound_by_the_count_and_what_was_added() -> None:
+def test_a_continued_request_is_bounded_by_its_count_and_added_text() -> None:
     inputs = CountedInputs()
     first = bound(inputs, ask(LONG, max_tokens=5))
     assert first.tokens == by_bytes(ask(LONG, max_tokens=5))
@@ -41,7 +41,7 @@ def test_what_goes_on_is_bound_by_the_count_and_what_was_added() -> None:
 
 
 @pytest.mark.parametrize("other", ["another model", "system", "tools", "first message", "order", "shorter"])
-def test_what_is_another_conversation_is_bound_by_its_bytes(other: str) -> None:
+def test_another_conversation_is_bounded_by_its_bytes(other: str) -> None:
     inputs = CountedInputs()
     bound(inputs, ask(LONG, "b")).note_count(10)
     body, model = ask(LONG, "b", "c"), "up"
@@ -58,14 +58,14 @@ def test_what_is_another_conversation_is_bound_by_its_bytes(other: str) -> None:
     assert bound(inputs, body, model).tokens == by_bytes(body)
 
 
-def test_cache_marks_move_and_change_nothing() -> None:
+def test_moved_cache_marks_do_not_change_the_bound() -> None:
     inputs = CountedInputs()
     marked = [{"type": "text", "text": "b", **MARK}]
     bound(inputs, ask(LONG, marked)).note_count(2_000)
     assert bound(inputs, ask(LONG, "b", marked)).tokens < 2_500
 
 
-def test_of_several_beginnings_the_least_bound_counts_and_old_ones_are_forgotten() -> None:
+def test_the_lowest_bound_of_several_prefixes_counts_until_forgotten() -> None:
     inputs = CountedInputs()
     bound(inputs, ask(LONG)).note_count(2_000)
     bound(inputs, ask(LONG, LONG)).note_count(4_000)
@@ -84,7 +84,7 @@ def test_pictures_that_were_added_count_as_pictures() -> None:
 
 
 @pytest.mark.parametrize("body", [{"input": [LONG]}, {"messages": [LONG, {}]}, {"messages": LONG}, {"x": LONG}])
-def test_what_has_another_form_is_bound_by_its_bytes(body: dict[str, Any]) -> None:
+def test_a_body_of_another_form_is_bounded_by_its_bytes(body: dict[str, Any]) -> None:
     inputs = CountedInputs()
     assert bound(inputs, body) == (by_bytes(body), None)
 

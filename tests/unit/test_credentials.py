@@ -91,7 +91,7 @@ def fails(kind: type[ChargehandError], code: str, work: Callable[[], object]) ->
     return caught.value.message + " " + caught.value.hint
 
 
-def test_without_anything_there_is_nothing_and_nothing_is_made(directory: Path) -> None:
+def test_reading_missing_secrets_returns_no_values_and_creates_no_files(directory: Path) -> None:
     source: KeySource = open_credentials({}, directory)
     assert source.get(NAME) is None
     kept = open_credentials({}, directory)
@@ -99,7 +99,7 @@ def test_without_anything_there_is_nothing_and_nothing_is_made(directory: Path) 
     assert not directory.exists()
 
 
-def test_what_is_kept_in_the_file_comes_back(directory: Path) -> None:
+def test_secrets_in_the_file_are_read_changed_and_removed(directory: Path) -> None:
     one = open_credentials({}, directory)
     assert one.set(NAME, VALUE + "\n") == f"the file {directory / 'secrets.json'}"
     one.set("OTHER_KEY", "é" * 100)
@@ -113,7 +113,7 @@ def test_what_is_kept_in_the_file_comes_back(directory: Path) -> None:
     assert two.get("OTHER_KEY") == "é" * 100
 
 
-def test_the_file_is_for_its_owner_alone_and_nothing_is_left_beside_it(directory: Path) -> None:
+def test_the_file_is_private_and_no_temporary_files_are_left(directory: Path) -> None:
     before = os.umask(0)
     try:
         open_credentials({}, directory).set(NAME, VALUE)
@@ -124,7 +124,7 @@ def test_the_file_is_for_its_owner_alone_and_nothing_is_left_beside_it(directory
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
-def test_the_environment_goes_first_then_the_keyring_then_the_file(directory: Path, ring: Keyring) -> None:
+def test_the_environment_precedes_the_keyring_and_the_keyring_the_file(directory: Path, ring: Keyring) -> None:
     environ: dict[str, str] = {}
     kept = open_credentials(environ, directory)
     ring.locked = keyring.errors.KeyringLocked("locked")
@@ -152,7 +152,7 @@ def test_a_keyring_that_works_holds_the_value_and_the_file_only_the_name(directo
     assert kept.names() == ()
 
 
-def test_a_secret_moves_from_the_file_to_the_keyring_once_there_is_one(directory: Path) -> None:
+def test_a_changed_secret_moves_from_the_file_to_an_available_keyring(directory: Path) -> None:
     open_credentials({}, directory).set(NAME, VALUE)
     ring = Keyring()
     keyring.set_keyring(ring)
@@ -166,7 +166,7 @@ def test_a_secret_moves_from_the_file_to_the_keyring_once_there_is_one(directory
     "locked",
     [keyring.errors.KeyringLocked("no"), RuntimeError("no"), OSError("no"), keyring.errors.InitError("no")],
 )
-def test_a_locked_keyring_is_passed_over_but_not_where_it_holds_the_secret(
+def test_a_locked_keyring_is_ignored_except_for_its_secrets(
     directory: Path, ring: Keyring, locked: Exception
 ) -> None:
     kept = open_credentials({}, directory)
@@ -182,7 +182,7 @@ def test_a_locked_keyring_is_passed_over_but_not_where_it_holds_the_secret(
     assert kept.names() == ((NAME, "keyring"), ("OTHER_KEY", "file"))
 
 
-def test_a_keyring_that_is_gone_still_counts_as_holding_what_it_held(directory: Path, ring: Keyring) -> None:
+def test_secrets_of_a_missing_keyring_cannot_be_set_or_removed(directory: Path, ring: Keyring) -> None:
     open_credentials({}, directory).set(NAME, VALUE)
     keyring.set_keyring(keyring.backends.fail.Keyring())
     kept = open_credentials({}, directory)
@@ -191,7 +191,7 @@ def test_a_keyring_that_is_gone_still_counts_as_holding_what_it_held(directory: 
 
 
 @pytest.mark.parametrize("priority", [-1, 0, 0.5])
-def test_a_backend_that_is_not_recommended_is_none(directory: Path, ring: Keyring, priority: float) -> None:
+def test_a_keyring_backend_with_a_low_priority_is_ignored(directory: Path, ring: Keyring, priority: float) -> None:
     ring.priority = priority
     assert open_credentials({}, directory).set(NAME, VALUE).startswith("the file ")
     assert ring.held == {}
@@ -219,7 +219,7 @@ def test_without_the_package_the_file_does(directory: Path, monkeypatch: pytest.
     assert kept.get(NAME) is None
 
 
-def test_the_package_is_imported_only_when_the_environment_has_not_what_is_asked_for(directory: Path) -> None:
+def test_the_keyring_package_is_not_imported_for_environment_secrets(directory: Path) -> None:
     script = f"""
 import sys, pathlib
 from chargehand.credentials.credentials import open_credentials
@@ -243,7 +243,7 @@ def test_a_file_that_is_open_to_others_is_refused_with_the_way_out(directory: Pa
     assert kept.get(NAME) == VALUE
 
 
-def test_what_is_no_regular_file_is_refused(directory: Path, tmp_path: Path) -> None:
+def test_a_secrets_file_that_is_not_regular_is_refused(directory: Path, tmp_path: Path) -> None:
     kept = open_credentials({}, directory)
     kept.set(NAME, VALUE)
     path = directory / "secrets.json"
@@ -274,7 +274,7 @@ def test_what_is_no_regular_file_is_refused(directory: Path, tmp_path: Path) -> 
         b" " * (4 * 1024 * 1024 + 1),
     ],
 )
-def test_a_damaged_file_is_refused_without_a_word_of_what_is_in_it(directory: Path, content: bytes) -> None:
+def test_a_damaged_file_is_refused_without_showing_its_content(directory: Path, content: bytes) -> None:
     directory.mkdir(parents=True)
     path = directory / "secrets.json"
     path.write_bytes(content)
@@ -285,7 +285,7 @@ def test_a_damaged_file_is_refused_without_a_word_of_what_is_in_it(directory: Pa
     assert path.read_bytes() == content
 
 
-def test_what_a_person_wrote_into_the_file_is_held_to_the_rules(directory: Path) -> None:
+def test_secrets_edited_in_the_file_are_validated(directory: Path) -> None:
     directory.mkdir(parents=True)
     path = directory / "secrets.json"
     path.touch(0o600)
@@ -304,7 +304,7 @@ def test_a_place_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["", "A", "openai", "1KEY", "_KEY", "A-B", "A B", "É_KEY", "A" * 65, "KEY\n"])
-def test_a_name_that_is_none_is_refused(directory: Path, name: str) -> None:
+def test_an_invalid_name_is_refused(directory: Path, name: str) -> None:
     kept = open_credentials({name: VALUE}, directory)
     for work in (
         lambda: kept.get(name),
@@ -334,7 +334,7 @@ def test_a_name_that_is_none_is_refused(directory: Path, name: str) -> None:
         VALUE * 1000,
     ],
 )
-def test_a_value_that_cannot_be_one_is_refused_unseen(directory: Path, value: str, ring: Keyring) -> None:
+def test_an_invalid_value_is_refused_and_not_stored(directory: Path, value: str, ring: Keyring) -> None:
     kept = open_credentials({}, directory)
     assert NAME in fails(UsageError, "secret_invalid", lambda: kept.set(NAME, value))
     assert not directory.exists()
@@ -346,7 +346,7 @@ def test_a_value_that_cannot_be_one_is_refused_unseen(directory: Path, value: st
 
 @settings(max_examples=examples(40), deadline=None)
 @given(value=st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1).filter(str.strip))
-def test_any_other_value_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, value: str) -> None:
+def test_any_valid_value_is_returned_unchanged(tmp_path_factory: pytest.TempPathFactory, value: str) -> None:
     directory = tmp_path_factory.getbasetemp() / "any-value"
     open_credentials({}, directory).set(NAME, value + "\r\n")
     assert open_credentials({}, directory).get(NAME) == value
@@ -365,7 +365,7 @@ def test_no_representation_shows_a_value(directory: Path, ring: Keyring) -> None
     fails(ConfigError, "secret_keyring", lambda: kept.set("OTHER_KEY", VALUE))
 
 
-def test_what_is_kept_nowhere_cannot_be_removed(directory: Path) -> None:
+def test_removing_a_secret_that_is_not_stored_is_an_error(directory: Path) -> None:
     kept = open_credentials({"IN_ENVIRONMENT": VALUE}, directory)
     kept.set(NAME, VALUE)
     assert NAME in fails(NotFoundError, "not_found", lambda: kept.remove("OTHER_KEY"))
@@ -373,7 +373,7 @@ def test_what_is_kept_nowhere_cannot_be_removed(directory: Path) -> None:
     assert kept.get(NAME) == VALUE
 
 
-def test_nothing_is_lost_where_several_write_at_once(directory: Path) -> None:
+def test_concurrent_writes_keep_all_secrets(directory: Path) -> None:
     def work(number: int) -> None:
         kept = open_credentials({}, directory)
         for turn in range(5):
@@ -390,7 +390,7 @@ def test_nothing_is_lost_where_several_write_at_once(directory: Path) -> None:
     }
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_file_unchanged(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = open_credentials({}, directory)
     kept.set(NAME, VALUE)
 

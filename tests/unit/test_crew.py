@@ -87,7 +87,7 @@ def by_id(crew: Crew) -> dict[str, CrewTask]:
     return {task.id: task for task in crew.tasks}
 
 
-def test_who_works_who_is_held_and_who_waits_for_whom() -> None:
+def test_standings_and_details_of_tasks() -> None:
     crew = describe(
         [started("a", "m-a"), TaskHeld(task="b", reason=HELD)],
         child("m-a", "a"),
@@ -141,7 +141,7 @@ def test_reviews_rounds_and_ends() -> None:
     assert (left.standing, left.detail) == ("left out", "a person did")
 
 
-def test_what_needs_a_person_comes_with_the_command_and_those_behind_it_say_so() -> None:
+def test_tasks_that_need_a_person_have_a_command_and_block_dependents() -> None:
     own = Question(
         id="task/a/1", text="Try it again?", options=("retry", "skip"), tree="", attempt=None, kind="decision"
     )
@@ -184,7 +184,7 @@ def test_an_approval_a_pause_and_the_plan_itself_need_a_person() -> None:
     assert (need.task, need.choices, need.command[-1]) == ("", "ISO 8601", "'ISO 8601'")
 
 
-def test_while_there_is_no_plan_its_planner_is_the_crew() -> None:
+def test_the_planner_is_the_only_task_before_the_plan_exists() -> None:
     progress = PlanProgress().after(PlanWanted()).after(PlannerStarted(mission="m-p", round=1))
     asks = Question(id="q", text="Which way?", options=(), tree="", attempt="a1")
     for questions, standing in (({}, "works"), ({"q": asks}, "needs you")):
@@ -202,7 +202,7 @@ def test_while_there_is_no_plan_its_planner_is_the_crew() -> None:
         assert rows[1] == "a planner makes its plan first"
 
 
-def test_the_cost_is_that_of_all_missions_and_what_is_not_known_is_said() -> None:
+def test_the_cost_is_the_sum_of_all_missions_and_may_be_unknown() -> None:
     def paid(known: bool, usd: float | None, **more: Any) -> list[AttemptState]:
         attempt = AttemptState(
             id="a",
@@ -227,7 +227,7 @@ def test_the_cost_is_that_of_all_missions_and_what_is_not_known_is_said() -> Non
     assert (unknown.cost.usd, unknown.cost.known) == (1.25, False)
 
 
-def test_what_is_offered_after_the_roll_back_of_a_plan_is_not_refused() -> None:
+def test_no_refused_command_is_offered_after_a_plan_is_rolled_back() -> None:
     base = Base(commit="0" * 40, tree="t", revision="HEAD")
     state = MissionState(id="m", status="promoted", commit="1" * 40, tree="t", base=base)
     assert "promotes it again" in next_commands(state)[0]
@@ -237,7 +237,7 @@ def test_what_is_offered_after_the_roll_back_of_a_plan_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize("pause", [None, 5])
-def test_a_wait_is_told_once_it_lasts(monkeypatch: pytest.MonkeyPatch, pause: int | None) -> None:
+def test_a_wait_is_reported_only_after_a_delay(monkeypatch: pytest.MonkeyPatch, pause: int | None) -> None:
     moments = itertools.count()
     monkeypatch.setattr(live_output.time, "monotonic", lambda: float(next(moments)))
     patience = live_output.Patience()
@@ -260,7 +260,7 @@ def test_a_plan_is_shown_as_a_tree() -> None:
     ]
 
 
-def test_the_reviews_of_the_last_result_stand_below_their_task() -> None:
+def test_reviews_of_the_last_result_are_listed_below_their_task() -> None:
     def review(mission: str, of: str, vote: str | None, *points: str) -> ReviewDocument:
         return ReviewDocument(mission=mission, of=of, role="reviewer", status="promoted", vote=vote, points=points)
 
@@ -327,7 +327,7 @@ def crews(draw: st.DrawFn) -> Crew:
 
 
 @given(crews(), st.integers(1, 200), st.integers(1, 60), st.sampled_from(["", "Ctrl-C: pause"]))
-def test_it_fits_and_tells_of_everybody_who_needs_a_person(
+def test_the_crew_view_fits_and_shows_or_counts_every_need(
     crew: Crew, width: int, height: int, notice: str
 ) -> None:
     rows = crew_rows(crew, now=NOW, width=width, height=height, notice=notice)
@@ -359,7 +359,7 @@ def test_every_task_is_shown_or_counted(standings: list[CrewStanding], width: in
 
 
 @given(st.lists(IDS, min_size=1, max_size=3), st.integers(20, 140))
-def test_a_command_is_one_that_a_shell_reads_however_it_is_broken(names: list[str], width: int) -> None:
+def test_a_wrapped_command_remains_valid_for_a_shell(names: list[str], width: int) -> None:
     words = ("chargehand", "mission", "answer", *names, shlex.quote("ISO 8601, or what"))
     lines = wrap_command(words, width)
     assert all(cell_len(line) <= width for line in lines)
@@ -397,7 +397,7 @@ def example(count: int) -> Crew:
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 24), (140, 40), (80, 12)])
-def test_the_question_and_its_command_are_there_with_many_tasks(width: int, height: int) -> None:
+def test_the_question_and_its_command_are_shown_with_many_tasks(width: int, height: int) -> None:
     rows = [row.text for row in crew_rows(example(30), now=NOW, width=width, height=height, notice="Ctrl-C")]
     text = "\n".join(rows)
     assert "1 of 30 merged, 1 needs you, 1 works, 1 held, 26 wait" in text
@@ -411,7 +411,7 @@ def test_the_question_and_its_command_are_there_with_many_tasks(width: int, heig
     assert [row for row in rows if row.startswith("  and ")] or height == 40
 
 
-def test_what_ended_last_comes_first_and_time_and_money_have_columns() -> None:
+def test_tasks_are_ordered_by_end_and_show_time_and_cost() -> None:
     crew = example(4)
     tasks = (
         replace(crew.tasks[1], cost=CrewCost(usd=0.25)),

@@ -42,7 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(tmp_path, monkeypatch)
 
 
-def test_a_dry_run_says_what_a_run_then_does(place: Place) -> None:
+def test_a_dry_run_reports_the_effect_of_a_real_run(place: Place) -> None:
     over, open_ = place.left_by(1, ended=True), place.left_by(2, ended=False)
     told = place.json("gc", "--dry-run")
     assert told["projects"][0]["workspaces"] == [over.id]
@@ -56,7 +56,7 @@ def test_a_dry_run_says_what_a_run_then_does(place: Place) -> None:
     assert place.json("gc")["taken"] <= done["taken"] - done["bytes"]
 
 
-def test_checkpoints_of_what_is_open_stay_even_on_an_order(place: Place) -> None:
+def test_checkpoints_of_open_missions_are_kept_by_gc_of_checkpoints(place: Place) -> None:
     over, open_ = place.left_by(1, ended=True), place.left_by(2, ended=False)
     order = ("gc", "--checkpoints", "--max-age", "0s")
     open_.discard()
@@ -79,9 +79,9 @@ def test_a_person_reads_every_name_and_the_sum(place: Place) -> None:
 
 
 @pytest.mark.parametrize("option", [("--max-age", "long"), ("--max-bytes", "2 apples"), ("--max-age", "-1s")])
-def test_what_is_no_age_or_size_is_refused(place: Place, option: tuple[str, str]) -> None:
+def test_an_invalid_age_or_size_is_refused(place: Place, option: tuple[str, str]) -> None:
     assert "must look like" in place.error("gc", *option, code=2)["message"]
 
 
-def test_sizes_are_read_as_they_are_written() -> None:
+def test_units_of_sizes_are_parsed() -> None:
     assert [bytes_in_unit(unit) for unit in ("", "k", "M", "Gi")] == [1, 1000, 10**6, 1 << 30]

@@ -41,7 +41,7 @@ def workspaces(kit: WorkspaceKit) -> set[str]:
     return {place.name for place in (kit.root / "workspaces").iterdir()}
 
 
-def test_room_is_made_by_letting_go_of_what_was_used_least_recently(kit: WorkspaceKit) -> None:
+def test_the_least_recently_used_workspaces_are_removed_for_space(kit: WorkspaceKit) -> None:
     now = time.time()
     old, older = filled(kit, MB, used=now - 1000), filled(kit, MB, used=now - 2000)
     taken = quota(kit, 0).taken()
@@ -53,7 +53,7 @@ def test_room_is_made_by_letting_go_of_what_was_used_least_recently(kit: Workspa
     assert roomy.taken() < taken
 
 
-def test_what_is_needed_stays_and_the_error_has_the_figures(kit: WorkspaceKit) -> None:
+def test_needed_workspaces_are_kept_and_the_error_shows_sizes(kit: WorkspaceKit) -> None:
     kept = filled(kit, MB, used=time.time() - 1000)
     taken = quota(kit, 0).taken()
     with pytest.raises(InfrastructureError) as caught:
@@ -76,7 +76,7 @@ def test_more_than_the_disk_has_is_refused_before_anything_is_written(kit: Works
             room_on_disk(kit.place, Need(bytes=1, files=1 << 60), "a test")
 
 
-def test_the_need_of_a_tree_is_what_its_files_take(kit: WorkspaceKit) -> None:
+def test_the_need_of_a_tree_matches_its_disk_usage(kit: WorkspaceKit) -> None:
     (kit.repository / "big").write_bytes(os.urandom(123_456))
     kit.commit()
     depot, base = kit.depot(), kit.base()
@@ -88,7 +88,7 @@ def test_the_need_of_a_tree_is_what_its_files_take(kit: WorkspaceKit) -> None:
     assert on_disk * 1024 * 0.9 < need.bytes < on_disk * 1024 * 1.1
 
 
-def test_a_base_that_will_not_fit_leaves_nothing(kit: WorkspaceKit) -> None:
+def test_a_base_that_does_not_fit_leaves_no_files(kit: WorkspaceKit) -> None:
     depot, base = kit.depot(), kit.base()
     asked: list[Need] = []
 
@@ -108,7 +108,7 @@ def test_a_base_that_will_not_fit_leaves_nothing(kit: WorkspaceKit) -> None:
 
 
 @pytest.mark.parametrize("driver", ["overlay", "worktree"])
-def test_what_an_attempt_writes_is_bounded_ignored_files_included(kit: WorkspaceKit, driver: str) -> None:
+def test_writes_of_an_attempt_are_limited_including_ignored_files(kit: WorkspaceKit, driver: str) -> None:
     workspace = kit.workspace(driver)
     limits = WorkspaceLimits(disk_bytes=MB, files=40)
     attempt = AttemptQuota(workspace.scan_root(), limits, before=workspace.usage())
@@ -228,5 +228,5 @@ def test_room_is_made_on_a_disk_that_is_really_full(kit: WorkspaceKit) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_nothing_is_needed_where_nobody_says_so() -> None:
+def test_resources_are_not_needed_by_default() -> None:
     assert nobody_needs(Path("/"), "base", "x", 0.0) is False

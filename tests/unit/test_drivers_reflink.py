@@ -53,7 +53,7 @@ def not_where_files_are_cloned(place: Path) -> None:
 
 
 @pytest.mark.needs_root
-def test_unchanged_files_share_their_blocks_and_changed_ones_do_not(disk: Path) -> None:
+def test_unchanged_files_share_blocks_but_writes_are_isolated(disk: Path) -> None:
     kit = WorkspaceKit(disk / "blocks")
     (kit.repository / "big").write_bytes(os.urandom(BIG))
     kit.commit()
@@ -78,7 +78,7 @@ def test_an_environment_is_cloned_too(disk: Path) -> None:
     assert (environment / "build/big").stat().st_size == BIG, "the layer is not what was written to"
 
 
-def test_where_files_cannot_be_cloned_it_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+def test_reflink_is_refused_without_clone_support_and_leaves_no_files(tmp_path: Path) -> None:
     not_where_files_are_cloned(tmp_path)
     kit = WorkspaceKit(tmp_path)
     with pytest.raises(InfrastructureError) as caught:
@@ -93,7 +93,7 @@ def test_where_files_cannot_be_cloned_it_is_refused_and_nothing_is_left(tmp_path
 
 
 @pytest.mark.needs_bwrap
-async def test_direct_copies_where_nothing_is_cloned(tmp_path: Path, tools: Toolchain) -> None:
+async def test_the_direct_strategy_copies_without_clone_support(tmp_path: Path, tools: Toolchain) -> None:
     not_where_files_are_cloned(tmp_path)
     report = await probe(tools, scratch=tmp_path)
     assert [part.name for part in report.drivers] == ["overlay", "reflink", "worktree"]

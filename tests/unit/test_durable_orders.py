@@ -43,14 +43,14 @@ async def test_a_refusal_is_the_senders_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b"\xff\n", b"\n"])
-async def test_what_is_no_order_is_refused_and_harms_nothing(tmp_path: Path, line: bytes) -> None:
+async def test_a_malformed_order_is_refused_and_the_next_order_answered(tmp_path: Path, line: bytes) -> None:
     async with taking_orders(tmp_path / "k.sock", echo):
         answer = await asyncio.to_thread(raw, tmp_path / "k.sock", line)
         assert (answer["ok"], answer["code"]) == (False, "malformed_order")
         assert await asyncio.to_thread(give_order, tmp_path / "k.sock", {"order": "x"}) is not None
 
 
-async def test_nobody_listens(tmp_path: Path) -> None:
+async def test_an_order_without_a_listener_returns_no_answer(tmp_path: Path) -> None:
     assert give_order(tmp_path / "k.sock", {"order": "x"}) is None
     assert give_order(tmp_path / "gone" / "k.sock", {"order": "x"}) is None
     (tmp_path / "k.sock").touch()

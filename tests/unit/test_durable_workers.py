@@ -37,7 +37,7 @@ def hold(home: Path) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip()
 
 
-def test_a_member_is_alive_until_it_leaves(workers: LocalWorkers) -> None:
+def test_a_worker_is_live_between_join_and_leave(workers: LocalWorkers) -> None:
     member = workers.join("command")
     assert workers.live(member.id)
     (seen,) = workers.members()
@@ -51,7 +51,7 @@ def test_a_member_is_alive_until_it_leaves(workers: LocalWorkers) -> None:
         member.fileno()
 
 
-def test_scratch_goes_with_its_worker(tmp_path: Path, workers: LocalWorkers) -> None:
+def test_scratch_directories_are_removed_with_their_worker(tmp_path: Path, workers: LocalWorkers) -> None:
     member = workers.join("command")
     process, worker = hold(tmp_path)
     for each in (member.id, worker):
@@ -66,7 +66,7 @@ def test_scratch_goes_with_its_worker(tmp_path: Path, workers: LocalWorkers) -> 
     assert list(workers.directory.iterdir()) == []
 
 
-def test_nobody_is_alive_where_nobody_ever_joined(workers: LocalWorkers) -> None:
+def test_no_worker_is_live_before_the_first_join(workers: LocalWorkers) -> None:
     assert not workers.live("k-nobody")
     assert (workers.members(), workers.sweep()) == ((), ())
 
@@ -104,7 +104,7 @@ def test_whoever_has_the_descriptor_keeps_the_worker_alive(tmp_path: Path, worke
         assert not workers.live(member.id)
 
 
-def test_what_is_not_yet_a_member_is_not_swept(workers: LocalWorkers) -> None:
+def test_fresh_files_of_joining_workers_are_not_swept(workers: LocalWorkers) -> None:
     workers.directory.mkdir()
     fresh = workers.directory / ".new-k-1"
     fresh.touch()
@@ -115,7 +115,7 @@ def test_what_is_not_yet_a_member_is_not_swept(workers: LocalWorkers) -> None:
     assert not fresh.exists()
 
 
-def test_a_lock_that_cannot_be_read_names_nobody(workers: LocalWorkers) -> None:
+def test_a_worker_with_an_unreadable_lock_is_live_but_not_listed(workers: LocalWorkers) -> None:
     member = workers.join("worker")
     (workers.directory / f"{member.id}.lock").write_bytes(b"not JSON")
     assert workers.live(member.id)

@@ -28,7 +28,7 @@ def asked(host: str, *, allowed: bool) -> EgressRequest:
     )
 
 
-def test_a_flood_is_counted_and_marked_and_nothing_is_lost() -> None:
+def test_excess_requests_of_a_flood_are_summed_in_the_log() -> None:
     clock, kept = SteppedClock(), _Kept()
     log = NetworkLog(kept, clock=clock, purpose="agent", attempt="a-1")
     for number in range(300):
@@ -78,7 +78,7 @@ def test_a_mission_that_was_taken_over_is_no_failure_of_a_request() -> None:
         ((), 0, "127.0.0.1", 8870, False),
     ],
 )
-def test_a_request_is_told_as_one_to_the_host_behind(
+def test_a_mirror_request_is_logged_as_a_request_to_its_host(
     hosts: tuple[str, ...], status: int, host: str, port: int, allowed: bool
 ) -> None:
     request = MirrorRequest(

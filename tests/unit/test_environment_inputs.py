@@ -45,7 +45,7 @@ def kept(kit: WorkspaceKit, layers: BaseLayers) -> list[Path]:
     return list(layers.tree.parent.glob("inputs-*"))
 
 
-def test_what_is_kept_gives_the_same_key_and_is_found_without_a_walk(
+def test_stored_inputs_give_the_same_key_without_a_walk(
     kit: WorkspaceKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     depot = kit.depot()
@@ -59,7 +59,7 @@ def test_what_is_kept_gives_the_same_key_and_is_found_without_a_walk(
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'[["pyproject.toml", 1]]', b"\xff"])
-def test_what_cannot_be_read_is_found_anew(kit: WorkspaceKit, content: bytes) -> None:
+def test_unreadable_stored_inputs_are_computed_again(kit: WorkspaceKit, content: bytes) -> None:
     depot = kit.depot()
     layers = depot.base_layers(kit.base())
     first = key(depot)

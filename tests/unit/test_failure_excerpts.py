@@ -156,7 +156,7 @@ def told(output: str) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("runner", ["pytest", "unittest"])
-def test_what_python_s_runners_print(tmp_path: Path, runner: str) -> None:
+def test_failures_are_read_from_pytest_and_unittest_output(tmp_path: Path, runner: str) -> None:
     (tmp_path / "test_calc.py").write_text(MODULE)
     options = ["-q", "-p", "no:cacheprovider"] if runner == "pytest" else ["-v"]
     done = subprocess.run(
@@ -256,11 +256,13 @@ def test_what_python_s_runners_print(tmp_path: Path, runner: str) -> None:
         "none",
     ],
 )
-def test_what_other_programs_print(output: str, expected: dict[str, tuple[str, ...]]) -> None:
+def test_failures_are_read_from_output_of_other_programs(
+    output: str, expected: dict[str, tuple[str, ...]]
+) -> None:
     assert told(output) == expected
 
 
-def test_what_an_agent_printed_last_is_told_without_its_events() -> None:
+def test_the_end_of_agent_output_omits_a_final_event_after_other_lines() -> None:
     lines = [f"line {number}" for number in range(30)]
     assert end_of_output("\n".join([*lines, '{"type": "result"}'])) == tuple(lines[-10:])
     assert end_of_output('{"type": "result"}\n') == ('{"type": "result"}',)
@@ -270,7 +272,7 @@ def test_what_an_agent_printed_last_is_told_without_its_events() -> None:
 @pytest.mark.parametrize(
     "line", ["___ ", "E " * 100, "=== RUN a\n", "test at " + "a" * 200 + ":\n", "--- FAIL: T\n"]
 )
-def test_no_output_makes_it_slow_or_long(line: str) -> None:
+def test_excerpts_of_any_output_are_fast_and_bounded(line: str) -> None:
     began = time.process_time()
     found = read_failures(line * 50_000)
     assert time.process_time() - began < 10

@@ -35,7 +35,7 @@ def found(files: dict[str, str]) -> list[str]:
         ({"ruff.toml": "", ".prettierrc.json": "{}", "go.mod": ""}, ["ruff", "prettier", "gofmt"]),
     ],
 )
-def test_only_what_the_projects_own_files_name(files: dict[str, str], names: list[str]) -> None:
+def test_formatters_are_detected_from_project_files(files: dict[str, str], names: list[str]) -> None:
     assert found(files) == names
 
 
@@ -46,7 +46,7 @@ def test_the_edition_of_rust_is_the_projects() -> None:
         assert rust.command == ("rustfmt", "--edition", edition, "--")
 
 
-def test_files_are_those_of_the_project_and_within_what_was_named() -> None:
+def test_formatted_files_exclude_vendored_files_and_can_be_limited() -> None:
     trees = MemoryTrees()
     paths = ["a.py", "src/b.py", "src2/c.py", "src/c.txt", "vendor/d.py", "node_modules/e.py", "link.py", "-x.py"]
     tree = trees.add({"ruff.toml": "", **dict.fromkeys(paths, "x=1\n")}, modes={"link.py": 0o120000})

@@ -135,7 +135,7 @@ CUT = UpstreamError("it broke", code="upstream_cut")
         Reply(status=404, pieces=[b"{}"]),
     ],
 )
-async def test_the_next_model_answers_at_once_in_the_clients_own_dialect(tmp_path: Path, fault: Reply) -> None:
+async def test_the_next_model_answers_at_once_in_the_dialect_of_the_client(tmp_path: Path, fault: Reply) -> None:
     async with bench(tmp_path, Scripted(fault), Scripted(CLAUDE)) as chained:
         reply = await chained.ask()
     assert reply.status_code == 200
@@ -148,14 +148,14 @@ async def test_the_next_model_answers_at_once_in_the_clients_own_dialect(tmp_pat
 
 
 @pytest.mark.parametrize("status", [400, 422])
-async def test_a_request_that_is_wrong_is_nobody_elses(tmp_path: Path, status: int) -> None:
+async def test_an_invalid_request_is_not_sent_to_the_next_model(tmp_path: Path, status: int) -> None:
     wrong = Reply(status=status, pieces=[b'{"error": {"message": "no"}}'])
     async with bench(tmp_path, Scripted(wrong), Scripted(CLAUDE)) as chained:
         assert (await chained.ask()).status_code == status
     assert chained.second.calls == []
 
 
-async def test_a_stream_that_began_goes_to_nobody_else(tmp_path: Path) -> None:
+async def test_a_started_stream_is_not_retried_with_the_next_model(tmp_path: Path) -> None:
     cut = Reply(headers=SSE, pieces=[chunk({"content": "he"}), CUT])
     async with bench(tmp_path, Scripted(cut), Scripted(CLAUDE)) as chained:
         reply = await chained.ask({**ASK, "stream": True})
@@ -224,7 +224,7 @@ async def test_a_group_of_tools_is_left_out_for_other_dialects(tmp_path: Path) -
     assert [tool["function"]["name"] for tool in chained.first.calls[0].body["tools"]] == ["run"]
 
 
-async def test_after_three_faults_a_provider_is_left_alone_and_a_probe_brings_it_back(tmp_path: Path) -> None:
+async def test_a_provider_is_skipped_after_three_faults_until_a_probe_succeeds(tmp_path: Path) -> None:
     first = Probed(GONE, GONE, GONE, GOOD, alive=False)
     async with bench(tmp_path, first, Scripted(CLAUDE)) as chained:
         for _ in range(5):
@@ -313,7 +313,7 @@ async def test_faults_of_calls_that_were_under_way_do_not_lengthen_the_rest(tmp_
         assert chained.providers.of("one", "up").wait() == pytest.approx(15.0)
 
 
-async def test_the_only_model_is_probed_for_nothing_before_a_call_that_may_cost(tmp_path: Path) -> None:
+async def test_the_only_model_is_probed_without_cost_before_a_paid_call(tmp_path: Path) -> None:
     first = Probed(*[GONE] * 4, GOOD, alive=False)
     async with bench(tmp_path, first, None) as chained:
         assert (await chained.ask()).status_code == 502
@@ -340,7 +340,7 @@ async def test_a_model_that_fails_at_its_trial_rests_again_at_once(tmp_path: Pat
         assert chained.providers.of("one", "up").wait() == pytest.approx(30.0)
 
 
-async def test_a_quota_of_five_hours_is_a_state_of_its_own(tmp_path: Path) -> None:
+async def test_an_exhausted_quota_is_reported_without_further_calls(tmp_path: Path) -> None:
     spent = Reply(status=429, headers={"retry-after": "18000", **JSON}, pieces=[b'{"error": {}}'])
     async with bench(tmp_path, Scripted(spent, GOOD), None) as chained:
         for _ in range(3):
@@ -416,7 +416,7 @@ def spent(seconds: float) -> Reply:
         (spent(18_000), Reply(status=401, headers=JSON, pieces=[b"{}"]), 18_000, "one"),
     ],
 )
-async def test_of_several_quotas_the_first_that_ends_is_told(
+async def test_the_earliest_end_of_several_quotas_is_reported(
     tmp_path: Path, first: Reply, second: Any, wait: int, provider: str
 ) -> None:
     rests: list[QuotaRest] = []
@@ -429,7 +429,7 @@ async def test_of_several_quotas_the_first_that_ends_is_told(
     assert (rests[0].until - moment).total_seconds() == pytest.approx(wait, abs=5)
 
 
-async def test_a_model_that_answers_in_place_of_one_without_quota_tells_of_none(tmp_path: Path) -> None:
+async def test_no_quota_is_reported_if_the_next_model_answers(tmp_path: Path) -> None:
     rests: list[QuotaRest] = []
     async with bench(tmp_path, Scripted(spent(18_000)), Scripted(CLAUDE, CLAUDE), rests=rests) as chained:
         for _ in range(2):

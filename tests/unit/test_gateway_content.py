@@ -141,7 +141,7 @@ async def chain(
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-async def test_the_next_model_gets_what_the_first_does_not_take(tmp_path: Path, dialect: Dialect) -> None:
+async def test_unsupported_content_is_sent_to_the_next_model(tmp_path: Path, dialect: Dialect) -> None:
     async with chain(tmp_path, dialect, behind=True) as (client, blind, seeing, records):
         for what, words in SAYS.items():
             reply = await client.post(PATHS[dialect], json=BODIES[what][dialect])
@@ -159,7 +159,9 @@ async def test_the_next_model_gets_what_the_first_does_not_take(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-async def test_where_nobody_takes_it_the_error_names_model_and_content(tmp_path: Path, dialect: Dialect) -> None:
+async def test_unsupported_content_is_an_error_that_names_model_and_content(
+    tmp_path: Path, dialect: Dialect
+) -> None:
     async with chain(tmp_path, dialect, behind=False) as (client, blind, _, records):
         for what, words in SAYS.items():
             reply = await client.post(PATHS[dialect], json=BODIES[what][dialect])
@@ -170,7 +172,7 @@ async def test_where_nobody_takes_it_the_error_names_model_and_content(tmp_path:
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-async def test_a_file_whose_text_is_at_hand_goes_as_text(tmp_path: Path, dialect: Dialect) -> None:
+async def test_a_text_file_is_sent_as_text(tmp_path: Path, dialect: Dialect) -> None:
     async with chain(tmp_path, dialect, behind=False) as (client, blind, _, records):
         reply = await client.post(PATHS[dialect], json=BODIES["notes"][dialect])
     assert (reply.status_code, reply.headers["x-chargehand-converted"]) == (200, "1")
@@ -206,7 +208,7 @@ async def test_arguments_of_tools_are_never_taken_for_content(tmp_path: Path) ->
     assert (blind.calls[0].body["messages"], records[0].converted) == (body["messages"], ())
 
 
-async def test_a_request_that_only_its_own_dialect_knows_still_goes_to_a_model_without_pictures(
+async def test_a_dialect_specific_request_is_sent_to_a_text_only_model(
     tmp_path: Path,
 ) -> None:
     async with chain(tmp_path, "openai", behind=False) as (client, blind, _, _records):

@@ -95,7 +95,7 @@ async def test_a_provider_is_asked_at_once_and_heard_when_the_reserve_is_on_the_
         assert ledger.on_disk == ledger.reserved
 
 
-async def test_one_call_at_most_is_sent_before_its_reserve_is_on_the_disk(tmp_path: Path) -> None:
+async def test_a_second_call_waits_until_the_first_reserve_is_on_the_disk(tmp_path: Path) -> None:
     ledger = Disk()
     async with (
         gateway(tmp_path, reply(False), ledger=ledger) as running,
@@ -111,7 +111,9 @@ async def test_one_call_at_most_is_sent_before_its_reserve_is_on_the_disk(tmp_pa
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_reserve_that_cannot_be_kept_gives_no_reply_and_stays_booked(tmp_path: Path, stream: bool) -> None:
+async def test_a_reserve_that_cannot_be_stored_is_an_error_and_remains_booked(
+    tmp_path: Path, stream: bool
+) -> None:
     ledger = Disk(fails=True)
     ledger.ready.set()
     loop, unheard = asyncio.get_running_loop(), list[dict[str, Any]]()
@@ -126,7 +128,7 @@ async def test_a_reserve_that_cannot_be_kept_gives_no_reply_and_stays_booked(tmp
     assert unheard == []
 
 
-async def test_what_costs_nothing_waits_for_no_disk(tmp_path: Path) -> None:
+async def test_a_free_call_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     ledger = Disk()
     async with gateway(tmp_path, reply(False), ledger=ledger, price=Price(input=0.0, output=0.0)) as running:
         assert (await running.post(BODY)).status_code == 200
@@ -134,7 +136,7 @@ async def test_what_costs_nothing_waits_for_no_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_has_the_end_of_a_reply_once_the_disk_has_all_of_it(tmp_path: Path, stream: bool) -> None:
+async def test_a_reply_ends_only_after_its_log_is_synced_to_disk(tmp_path: Path, stream: bool) -> None:
     log = SlowLog(tmp_path / "calls.jsonl")
     async with gateway(tmp_path, reply(stream), calls=log) as running, asking(running, stream=stream) as asked:
         await until(lambda: running.records)
@@ -162,7 +164,7 @@ async def test_a_request_that_cannot_be_kept_is_answered_all_the_same(
     assert "cannot keep a request: not to be taken apart" in caplog.text
 
 
-def test_a_disk_that_cannot_be_waited_for_is_told(tmp_path: Path) -> None:
+def test_a_failed_sync_raises_the_system_error(tmp_path: Path) -> None:
     """A pipe in place of the file cannot be synced: `sync` raises the system's own error."""
     log = ReplayCache(tmp_path / "calls.jsonl", secrets={}, token=TOKEN)
     log.sync()

@@ -51,7 +51,7 @@ async def test_a_passing_fault_is_tried_again(tmp_path: Path, status: int) -> No
     assert len({call.id for call in running.upstream.calls}) == 1
 
 
-async def test_the_last_fault_is_passed_on_and_costs_nothing(tmp_path: Path) -> None:
+async def test_the_last_fault_is_returned_after_retries_without_cost(tmp_path: Path) -> None:
     async with gateway(tmp_path, Reply(status=503, pieces=[b'{"error":{"message":"later"}}'])) as running:
         reply = await running.post(ASK)
         record = await running.settled()
@@ -88,7 +88,7 @@ async def test_a_long_retry_after_is_the_clients_to_wait(tmp_path: Path) -> None
     assert running.waits == []
 
 
-async def test_a_retry_after_that_is_no_date_counts_for_nothing(tmp_path: Path) -> None:
+async def test_an_invalid_retry_after_is_ignored(tmp_path: Path) -> None:
     async with gateway(tmp_path, Reply(status=429, headers={"retry-after": "soon"}), GOOD) as running:
         assert (await running.post(ASK)).status_code == 200
     assert 0.5 <= running.waits[0] <= 0.625
@@ -113,7 +113,7 @@ async def test_an_unreachable_provider_is_tried_again_then_reported(tmp_path: Pa
     ],
     ids=["cut", "malformed", "no-head"],
 )
-async def test_half_a_reply_is_asked_for_anew_with_money_of_its_own(tmp_path: Path, broken: Reply) -> None:
+async def test_an_incomplete_reply_is_retried_with_a_separate_booking(tmp_path: Path, broken: Reply) -> None:
     async with gateway(tmp_path, broken, GOOD) as running:
         reply = await running.post(ASK)
     lost, good = running.records
@@ -146,7 +146,7 @@ async def test_a_web_page_is_not_asked_for_again(tmp_path: Path) -> None:
     assert len(running.upstream.calls) == len(running.records) == 1
 
 
-async def test_a_second_call_that_nobody_can_pay_leaves_the_first_fault(tmp_path: Path) -> None:
+async def test_a_retry_without_budget_returns_the_first_fault(tmp_path: Path) -> None:
     async with gateway(tmp_path, Reply(pieces=[b"hello"]), limit=0.0015) as running:
         reply = await running.post({**ASK, "max_tokens": 100})
     assert error_code(reply) == "upstream_malformed"
@@ -183,7 +183,7 @@ async def test_a_stream_that_just_ends_is_cut_too(tmp_path: Path) -> None:
     assert (record.status, record.usage.input, record.usage.output) == ("cut", 100, None)
 
 
-async def test_a_stream_cut_before_its_first_event_is_asked_for_anew(tmp_path: Path) -> None:
+async def test_a_stream_cut_before_its_first_event_is_retried(tmp_path: Path) -> None:
     good = Reply(headers=SSE, pieces=openai_stream("hello"))
     async with gateway(tmp_path, Reply(headers=SSE, pieces=[b"data: {", cut()]), good) as running:
         reply = await running.post(STREAM)
@@ -311,7 +311,7 @@ async def test_revoking_answers_a_call_that_still_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [ASK, STREAM])
-async def test_a_client_that_goes_away_closes_the_upstream(tmp_path: Path, body: object) -> None:
+async def test_a_disconnected_client_closes_the_upstream(tmp_path: Path, body: object) -> None:
     never = asyncio.Event()
     pieces = [chunk({"content": "he"}), never] if body is STREAM else [b"{", never]
     headers = SSE if body is STREAM else JSON
@@ -329,7 +329,7 @@ async def test_a_client_that_goes_away_closes_the_upstream(tmp_path: Path, body:
     assert record.booked_usd > 0
 
 
-async def test_closing_settles_what_still_runs(tmp_path: Path) -> None:
+async def test_closing_settles_running_calls(tmp_path: Path) -> None:
     async with gateway(tmp_path, Reply(wait=asyncio.Event())) as running:
         call = asyncio.create_task(running.post(ASK))
         while not running.upstream.calls:
@@ -352,14 +352,14 @@ async def test_a_megabyte_passes_whole_and_streamed(tmp_path: Path) -> None:
         assert (await running.post(STREAM)).content == joined
 
 
-async def test_the_usage_chunk_reaches_only_who_asked_for_it(tmp_path: Path) -> None:
+async def test_the_usage_chunk_is_sent_only_on_request(tmp_path: Path) -> None:
     async with gateway(tmp_path, Reply(headers=SSE, pieces=openai_stream("hello"))) as running:
         assert "prompt_tokens" not in (await running.post(STREAM)).text
         assert "prompt_tokens" in (await running.post({**STREAM, "stream_options": {"include_usage": True}})).text
     assert [record.usage.input for record in running.records] == [100, 100]
 
 
-async def test_events_of_any_line_ending_pass_as_they_came(tmp_path: Path) -> None:
+async def test_events_with_windows_line_ends_are_passed_unchanged(tmp_path: Path) -> None:
     plain = b"".join(piece for piece in openai_stream("a", "b", usage=None) if isinstance(piece, bytes))
     windows = b": comment\r\n\r\n" + plain.replace(b"\n", b"\r\n")
     pieces = [windows[i : i + 1] for i in range(len(windows))]

@@ -128,7 +128,7 @@ async def test_a_garbage_reply_is_the_providers_fault_and_is_never_kept(tmp_path
     assert asked > 1
 
 
-async def test_the_next_reply_is_given_if_it_is_a_good_one(tmp_path: Path) -> None:
+async def test_a_valid_retry_replaces_an_invalid_reply(tmp_path: Path) -> None:
     bad = Reply(headers=SSE, pieces=[chunk({"tool_calls": "none"}), DONE])
     good = Reply(headers=SSE, pieces=openai_stream("hello"))
     status, body, asked, ends, kept = await refusals(tmp_path, "openai", [bad, good], stream=True)
@@ -199,5 +199,5 @@ async def test_garbage_that_an_earlier_version_kept_is_not_given_again(tmp_path:
         {"annotations": 7, "x_more": "anything"},
     ],
 )
-def test_what_lenient_providers_send_is_no_garbage(delta: dict[str, Any]) -> None:
+def test_replies_of_lenient_providers_are_accepted(delta: dict[str, Any]) -> None:
     assert find_misfit({"choices": [{"delta": delta, "finish_reason": None}], "usage": None}, CHAT) == ""

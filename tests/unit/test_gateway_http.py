@@ -24,7 +24,7 @@ GOOD = Reply(pieces=[openai_whole()])
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/models"])
-async def test_only_the_token_opens_it(tmp_path: Path, path: str) -> None:
+async def test_requests_require_the_token(tmp_path: Path, path: str) -> None:
     async with gateway(tmp_path, GOOD) as running:
         for wrong in ("", "Bearer", "Bearer cht-x", f"Basic {running.gateway.token}", "Bearer \xe9"):
             reply = await running.client.post(
@@ -39,7 +39,7 @@ async def test_only_the_token_opens_it(tmp_path: Path, path: str) -> None:
     assert running.records == []
 
 
-def test_every_gateway_has_a_token_of_its_own() -> None:
+def test_every_gateway_has_a_unique_token() -> None:
     made = {_gateway().token for _ in range(5)}
     assert len(made) == 5
     assert all(token.startswith("cht-") and len(token) > 40 for token in made)
@@ -131,7 +131,7 @@ async def test_more_connections_than_allowed_are_refused(tmp_path: Path) -> None
         (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nab", b"HTTP/1.1 400"),
     ],
 )
-async def test_what_is_no_request_is_answered_or_dropped(tmp_path: Path, sent: bytes, status: bytes) -> None:
+async def test_malformed_requests_are_answered_or_dropped(tmp_path: Path, sent: bytes, status: bytes) -> None:
     async with gateway(tmp_path, GOOD) as running:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "gateway.sock"))
         writer.write(sent)
@@ -199,7 +199,7 @@ async def test_a_client_that_does_not_read_is_cut(tmp_path: Path) -> None:
     assert record.status == "ok"
 
 
-async def test_a_socket_may_lie_deep_and_replaces_a_stale_one(tmp_path: Path) -> None:
+async def test_a_socket_with_a_long_path_is_created_and_removed(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     for _ in range(2):
@@ -210,7 +210,7 @@ async def test_a_socket_may_lie_deep_and_replaces_a_stale_one(tmp_path: Path) ->
     assert not (deep / "g.sock").exists()
 
 
-async def test_a_place_where_it_cannot_listen_is_named(tmp_path: Path) -> None:
+async def test_a_failure_to_listen_names_the_path_or_port(tmp_path: Path) -> None:
     async with _gateway() as unlucky:
         with pytest.raises(InfrastructureError, match="missing") as caught:
             await unlucky.listen_unix(tmp_path / "missing" / "g.sock")
@@ -242,7 +242,7 @@ def _gateway() -> Gateway:
     size=st.integers(1, 30),
     blank=st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r"]),
 )
-def test_events_are_found_however_they_are_cut(events: list[bytes], size: int, blank: bytes) -> None:
+def test_events_are_split_from_arbitrary_pieces(events: list[bytes], size: int, blank: bytes) -> None:
     whole = b"".join(event + blank for event in events) + b"rest"
     split = EventSplitter()
     found = [event for i in range(0, len(whole), size) for event in split.feed(whole[i : i + size])]

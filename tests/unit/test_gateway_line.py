@@ -20,7 +20,7 @@ def standing(limits: ProviderLimits) -> tuple[ProviderAddress, SteppedClock]:
     return Providers({"one": limits}, clock=clock).of("one", "m").address, clock
 
 
-async def test_two_hundred_are_served_in_the_order_they_came_and_who_leaves_takes_no_place() -> None:
+async def test_waiting_calls_are_served_in_order_without_cancelled_calls() -> None:
     line, _ = standing(ProviderLimits(concurrency=4))
     served, within, most = list[int](), 0, 0
 
@@ -44,7 +44,7 @@ async def test_two_hundred_are_served_in_the_order_they_came_and_who_leaves_take
         pass
 
 
-async def test_who_stops_waiting_for_the_minutes_share_takes_none_of_it() -> None:
+async def test_cancelled_calls_use_no_share_of_the_rate_limit() -> None:
     line, clock = standing(ProviderLimits(per_minute=60))
     begun, turns = list[tuple[int, float]](), list[asyncio.Event]()
     start = clock.monotonic()
@@ -71,7 +71,7 @@ async def test_who_stops_waiting_for_the_minutes_share_takes_none_of_it() -> Non
     assert begun == [(0, 0.0), (WAITING - 2, 1.0), (WAITING - 1, 2.0)]
 
 
-async def test_clients_that_leave_the_line_keep_nobody_waiting(tmp_path: Path) -> None:
+async def test_disconnected_clients_do_not_block_waiting_clients(tmp_path: Path) -> None:
     """Two hundred streams for two slots; every other client leaves while it waits."""
     go = asyncio.Event()
     limits = ProviderLimits(concurrency=2)

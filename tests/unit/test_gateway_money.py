@@ -67,7 +67,7 @@ async def test_the_reserve_bounds_input_bytes_and_output(tmp_path: Path) -> None
     assert ledger.booked == pytest.approx(260e-6)
 
 
-async def test_what_has_more_tokens_than_bytes_is_bounded_by_more(tmp_path: Path) -> None:
+async def test_reserves_for_tools_and_pictures_exceed_their_bytes(tmp_path: Path) -> None:
     ledger = Watching(10.0)
     picture = {**ASK, "messages": [{"role": "user", "content": [IMAGE]}], "max_tokens": 1}
     async with gateway(tmp_path, GOOD, ledger=ledger) as running:
@@ -100,7 +100,7 @@ async def test_the_output_limit_is_the_least_of_all(
     assert dict(call.body) == {**ASK, "seed": 7, "model": "up", **sent}
 
 
-async def test_what_is_left_caps_the_output(tmp_path: Path) -> None:
+async def test_the_remaining_budget_limits_the_output(tmp_path: Path) -> None:
     async with gateway(tmp_path, GOOD, limit=0.002) as running:
         assert (await running.post({**ASK, "max_tokens": 5_000})).status_code == 200
     limit = running.upstream.calls[0].body["max_tokens"]
@@ -123,7 +123,7 @@ async def test_less_than_sixteen_tokens_are_refused(tmp_path: Path, limit: float
     assert running.upstream.calls == []
 
 
-async def test_an_unknown_price_is_served_only_where_nothing_limits_the_money(tmp_path: Path) -> None:
+async def test_an_unknown_price_is_refused_if_the_budget_is_limited(tmp_path: Path) -> None:
     async with gateway(tmp_path, GOOD, price=None) as running:
         reply = await running.post(ASK)
     assert (reply.status_code, reply.json()["error"]["code"]) == (402, "price_unknown")
@@ -158,7 +158,9 @@ async def test_a_free_model_needs_no_money_and_gets_no_limit(tmp_path: Path) -> 
         (None, None),
     ],
 )
-async def test_the_cost_is_what_the_provider_reports(tmp_path: Path, usage: object, cost: float | None) -> None:
+async def test_the_cost_follows_the_usage_reported_by_the_provider(
+    tmp_path: Path, usage: object, cost: float | None
+) -> None:
     async with gateway(tmp_path, Reply(pieces=[openai_whole(usage=usage)])) as running:
         await running.post({**ASK, "max_tokens": 100})
         record = await running.settled()
@@ -179,7 +181,7 @@ async def test_the_cost_is_what_the_provider_reports(tmp_path: Path, usage: obje
         (None, None, 68e-6),
     ],
 )
-async def test_writes_to_the_cache_are_booked_by_how_long_they_are_kept(
+async def test_cache_writes_are_booked_by_their_lifetime(
     tmp_path: Path, told: dict[str, int] | None, hours: int | None, cost: float, streamed: bool
 ) -> None:
     usage = {**CLAUDE_USAGE, **({} if told is None else {"cache_creation": told}), "output_tokens": 3}
@@ -216,7 +218,7 @@ SILENT = {"index": 0, "finish_reason": "content_filter", "message": {"role": "as
         (Reply(headers=SSE, pieces=openai_stream("a", usage={"prompt_tokens": 9, "completion_tokens": 0})), False),
     ],
 )
-async def test_a_count_of_nothing_for_what_was_there_is_unknown_and_not_free(
+async def test_zero_usage_of_a_nonempty_reply_is_an_unknown_cost(
     tmp_path: Path, reply: Reply, known: bool
 ) -> None:
     async with gateway(tmp_path, reply) as running:
@@ -265,7 +267,7 @@ async def test_a_call_that_does_not_fit_now_waits_for_those_under_way(tmp_path: 
 
 
 @pytest.mark.parametrize(("limit", "status", "code"), [(0.0058, 429, "budget_reserved"), (0.0075, 200, "")])
-async def test_who_waited_in_vain_gets_less_or_is_told_that_it_passes(
+async def test_a_timeout_for_budget_reduces_the_output_or_refuses_the_call(
     tmp_path: Path, limit: float, status: int, code: str
 ) -> None:
     never = asyncio.Event()
@@ -282,7 +284,7 @@ async def test_who_waited_in_vain_gets_less_or_is_told_that_it_passes(
         await asyncio.gather(first, return_exceptions=True)
 
 
-async def test_a_client_that_leaves_while_it_waits_reserves_nothing(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_while_waiting_reserves_no_budget(tmp_path: Path) -> None:
     never = asyncio.Event()
     body = {**ASK, "max_tokens": 500}
     async with gateway(tmp_path, Reply(wait=never, pieces=[openai_whole()]), limit=0.0058) as running:
@@ -297,7 +299,7 @@ async def test_a_client_that_leaves_while_it_waits_reserves_nothing(tmp_path: Pa
     assert sorted(record.status for record in running.records) == ["ok", "refused"]
 
 
-def test_the_ledger_in_memory_refuses_what_it_does_not_cover() -> None:
+def test_the_memory_ledger_refuses_reserves_above_its_limit() -> None:
     ledger = MemoryLedger(1.0)
     assert ledger.reserve("a", 0.5) == ()
     assert ledger.reserve("b", 0.4)[0].spent_usd == pytest.approx(0.9)
@@ -367,7 +369,7 @@ async def _play(directory: Path, plan: list[tuple[str, int, bool, int]], limit: 
 
 @settings(max_examples=examples(20), deadline=None)
 @given(plan=PLAN, limit=st.sampled_from([0.0006, 0.003, 0.01, 1.0]))
-def test_what_is_booked_never_exceeds_the_limit_and_is_all_recorded(
+def test_bookings_never_exceed_the_limit_and_are_all_recorded(
     plan: list[tuple[str, int, bool, int]], limit: float
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -396,7 +398,7 @@ async def test_anthropic_usage_counts_the_cache_as_input(tmp_path: Path) -> None
         ),
     ],
 )
-async def test_what_costs_beside_its_tokens_is_refused(
+async def test_requests_with_costs_other_than_tokens_are_refused(
     tmp_path: Path, dialect: Any, path: str, asked: dict[str, Any]
 ) -> None:
     async with gateway(tmp_path, GOOD, dialect=dialect) as running:
@@ -427,7 +429,7 @@ async def test_a_proxy_that_gave_up_does_not_make_a_call_free(tmp_path: Path) ->
     assert running.records[-1].cost_usd is None
 
 
-async def test_one_connection_cannot_flood_the_log_with_refusals(tmp_path: Path) -> None:
+async def test_recorded_refusals_of_a_connection_are_limited(tmp_path: Path) -> None:
     async with gateway(tmp_path, GOOD, ledger=Watching(0.0)) as running:
         for _ in range(30):
             assert (await running.post(ASK)).status_code == 402

@@ -106,6 +106,6 @@ JSON = st.recursive(
 
 
 @given(headers=st.dictionaries(st.sampled_from(NAMES), VALUES), body=JSON.map(json.dumps) | VALUES)
-def test_whatever_stands_there_gives_a_bounded_wait_or_none(headers: dict[str, str], body: str) -> None:
+def test_any_reply_gives_a_bounded_wait_or_no_wait(headers: dict[str, str], body: str) -> None:
     found = RequestedWaits(DIALECTS, CLOCK).read(headers, body.encode("utf-8", "replace"))
     assert found is None or 0 <= found <= LONGEST_REST

@@ -80,7 +80,7 @@ COST = (50 * 1.0 + 50 * 0.1 + 3 * 10) / 1e6
 
 @pytest.mark.parametrize("dialect", BOTH)
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_reply_passes_as_it_is_and_is_paid_for(tmp_path: Path, dialect: Dialect, streamed: bool) -> None:
+async def test_a_reply_is_passed_unchanged_and_booked(tmp_path: Path, dialect: Dialect, streamed: bool) -> None:
     pieces = stream(dialect, "he", "llo") if streamed else [whole(dialect)]
     reply = Reply(headers=SSE if streamed else JSON, pieces=pieces)
     async with gateway(tmp_path, reply, dialect=dialect) as running:
@@ -93,7 +93,7 @@ async def test_a_reply_passes_as_it_is_and_is_paid_for(tmp_path: Path, dialect: 
 
 
 @pytest.mark.parametrize("dialect", BOTH)
-async def test_what_is_left_caps_the_output(tmp_path: Path, dialect: Dialect) -> None:
+async def test_the_remaining_budget_limits_the_output(tmp_path: Path, dialect: Dialect) -> None:
     asked = {
         name: value for name, value in ASKED[dialect].items() if name.startswith(("model", "input", "contents"))
     }
@@ -182,7 +182,7 @@ async def test_no_money_is_an_error_of_the_dialect(tmp_path: Path, dialect: Dial
         (GEMINI, {"generationConfig": {"candidateCount": 9}}, "candidateCount"),
     ],
 )
-async def test_what_leads_out_or_is_kept_there_is_refused(
+async def test_provider_side_tools_and_state_are_refused(
     tmp_path: Path, path: str, more: dict[str, Any], words: str
 ) -> None:
     dialect: Dialect = "responses" if path == RESPONSES else "gemini"
@@ -193,7 +193,7 @@ async def test_what_leads_out_or_is_kept_there_is_refused(
     assert running.upstream.calls == []
 
 
-async def test_responses_are_kept_by_nobody_and_search_is_not_offered(tmp_path: Path) -> None:
+async def test_responses_are_not_stored_and_web_search_is_removed(tmp_path: Path) -> None:
     tools = [{"type": "web_search"}, {"type": "function", "name": "add", "parameters": {}}]
     async with gateway(tmp_path, Reply(pieces=[whole("responses")]), dialect="responses") as running:
         await running.post(
@@ -205,7 +205,7 @@ async def test_responses_are_kept_by_nobody_and_search_is_not_offered(tmp_path: 
     assert "service_tier" not in sent
 
 
-async def test_a_group_of_tools_goes_on_only_where_the_client_runs_each_of_them(tmp_path: Path) -> None:
+async def test_a_tool_group_is_passed_only_if_the_client_runs_all_tools(tmp_path: Path) -> None:
     """As codex offers its tools for subagents."""
     inner = {"type": "function", "name": "spawn", "parameters": {}}
     group = {"type": "namespace", "name": "agents", "description": "", "tools": [inner]}
@@ -219,7 +219,7 @@ async def test_a_group_of_tools_goes_on_only_where_the_client_runs_each_of_them(
         assert len(running.upstream.calls) == 1
 
 
-async def test_both_spellings_of_gemini_are_one(tmp_path: Path) -> None:
+async def test_both_spellings_of_gemini_keys_are_normalized(tmp_path: Path) -> None:
     asked = {
         "contents": [{"parts": [{"inline_data": {"mime_type": "image/png", "data": "AA=="}}]}],
         "system_instruction": {"parts": [{"text": "be brief"}]},
@@ -244,7 +244,7 @@ async def test_a_picture_is_reserved_for_in_every_dialect(tmp_path: Path) -> Non
         assert (await running.post(asked, RESPONSES)).status_code == 402
 
 
-async def test_a_provider_counts_the_tokens_and_where_it_does_not_the_bytes_do(tmp_path: Path) -> None:
+async def test_tokens_are_counted_by_the_provider_or_estimated_from_bytes(tmp_path: Path) -> None:
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi " * 100}]}
     good = Reply(pieces=[b'{"input_tokens": 77}'])
     async with gateway(tmp_path, good, dialect="anthropic", limit=0.0) as running:

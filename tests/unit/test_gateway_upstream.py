@@ -101,7 +101,7 @@ async def whole(reply: UpstreamReply) -> bytes:
         ("anthropic", "/v1", "/v1/messages"),
     ],
 )
-async def test_the_call_goes_to_its_path_with_its_key(dialect: Dialect, base: str, path: str) -> None:
+async def test_a_call_is_sent_to_its_path_with_its_key(dialect: Dialect, base: str, path: str) -> None:
     async with provider(OK) as (url, seen), upstream(url + base, dialect, headers={"x-title": "t"}) as up:
         for _ in range(2):
             reply = await up.send(call(dialect, **{"anthropic-beta": "b"}))
@@ -122,7 +122,7 @@ async def test_the_clients_version_counts_over_ours() -> None:
     assert b"2099-01-01" in seen[0]
 
 
-async def test_a_connection_is_used_again_until_its_provider_closes_it() -> None:
+async def test_a_connection_is_reused_until_closed() -> None:
     async with provider(OK) as (url, _), upstream(url) as up:
         (line,) = [await lines_after(up) for _ in range(3)][-1]
         assert [await lines_after(up)] == [[line]]
@@ -203,7 +203,7 @@ async def test_redirects_are_not_followed() -> None:
     assert len(seen) == 1
 
 
-async def test_nobody_there_is_unreachable() -> None:
+async def test_a_provider_that_does_not_listen_is_unreachable() -> None:
     async with provider(OK) as (url, _):
         pass
     async with upstream(url) as up:
@@ -213,7 +213,7 @@ async def test_nobody_there_is_unreachable() -> None:
     assert KEY not in f"{caught.value!r} {caught.value.message} {up!r} {vars(caught.value)}"
 
 
-async def test_a_call_that_is_cancelled_as_it_connects_leaves_no_socket() -> None:
+async def test_a_call_cancelled_while_connecting_leaves_no_socket() -> None:
     async with provider(OK) as (url, _):
         for turns in range(12):
             async with upstream(url) as up:
@@ -248,7 +248,7 @@ async def test_a_reply_that_stalls_is_late(answer: bytes) -> None:
     assert caught.value.code == "upstream_timeout"
 
 
-async def test_a_reply_nobody_reads_can_be_closed() -> None:
+async def test_an_unread_reply_can_be_closed() -> None:
     async with provider(OK[:-1], hold=True) as (url, _), upstream(url) as up:
         reply = await up.send(call())
         await reply.chunks.aclose()
@@ -258,7 +258,7 @@ async def test_a_reply_nobody_reads_can_be_closed() -> None:
     ("url", "key"),
     [("http://a\x7fb", KEY), ("ftp://a", KEY), ("http://127.0.0.1:1", KEY + "\n"), ("http://a", "é")],
 )
-async def test_what_cannot_be_sent_is_an_error_without_the_key(url: str, key: str) -> None:
+async def test_an_unsendable_request_is_an_error_without_the_key(url: str, key: str) -> None:
     made = HttpUpstream(url, key, "openai")
     try:
         with pytest.raises(UpstreamError) as caught:
@@ -268,7 +268,7 @@ async def test_what_cannot_be_sent_is_an_error_without_the_key(url: str, key: st
     assert key.strip() not in f"{caught.value!r} {caught.value.message} {caught.value.hint}"
 
 
-def test_importing_the_package_stays_light() -> None:
+def test_importing_the_package_loads_no_heavy_modules() -> None:
     heavy = ("httpx", "httpx2", "openai", "anthropic", "pydantic_ai", "genai_prices")
     code = f"import sys, chargehand.models; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -40,15 +40,15 @@ def test_of_a_setting_with_several_values_all_are_taken_in_order(environment: Ma
     assert ask(environment, "--get-all", "credential.helper") == ["one", "two"]
 
 
-def test_a_setting_without_a_value_stays_true(environment: Mapping[str, str]) -> None:
+def test_a_setting_without_a_value_is_true(environment: Mapping[str, str]) -> None:
     assert ask(environment, "--type=bool", "--get", "http.sslVerify") == ["true"]
 
 
-def test_of_other_settings_none_is_taken(environment: Mapping[str, str]) -> None:
+def test_other_settings_are_ignored(environment: Mapping[str, str]) -> None:
     assert ask(environment, "--get", "alias.x") == []
 
 
-def test_a_branch_with_other_line_breaks_in_its_name_is_one_branch(tmp_path: Path) -> None:
+def test_unicode_line_breaks_do_not_split_a_branch_name(tmp_path: Path) -> None:
     kit = WorkspaceKit(tmp_path)
     depot, commit = kit.depot(), kit.base().commit
     name = "of\u2028a\x85stranger"

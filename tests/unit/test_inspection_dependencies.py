@@ -58,7 +58,7 @@ ADDED, OTHERS = [("dependency_changed", "warning")], [("dependency_changed", "in
         ("go.mod", "module x.y/z\nrequire a.b/c v1.0.0\n", "module x.y/z\ngo 1.22\nrequire a.b/c v1.0.0\n", []),
     ],
 )
-def test_changed_dependencies_are_told(path: str, old: str, new: str, expected: list[tuple[str, str]]):
+def test_changed_dependencies_are_reported(path: str, old: str, new: str, expected: list[tuple[str, str]]):
     assert told(path, old, new) == expected
 
 
@@ -152,7 +152,7 @@ def test_a_password_in_a_url_is_not_repeated():
     assert "hunter2" not in found.message
 
 
-def test_what_cannot_be_read_may_come_from_anywhere():
+def test_an_unreadable_lock_is_reported_as_a_foreign_source():
     for path in ("uv.lock", "package-lock.json", "Cargo.lock"):
         assert told(path, "", "{[") == [FOREIGN, ("lock_mismatch", "warning")]
     assert told("uv.lock", "{[", None, **{"pyproject.toml": PYPROJECT}) == [("lock_mismatch", "warning")]
@@ -170,7 +170,7 @@ MISMATCH = ("lock_mismatch", "warning")
         ("Cargo.toml", "Cargo.lock"),
     ],
 )
-def test_a_lock_and_what_it_is_made_from_change_together(manifest: str, lock: str):
+def test_a_lock_and_its_manifest_must_change_together(manifest: str, lock: str):
     one, two = {
         "pyproject.toml": ('[project]\ndependencies = ["a"]\n', '[project]\ndependencies = ["b"]\n'),
         "go.mod": ("require a.b/c v1.0.0\n", "require a.b/c v1.0.1\n"),
@@ -208,7 +208,9 @@ def test_a_lock_and_what_it_is_made_from_change_together(manifest: str, lock: st
         ("assert_array_almost_equal(a, b)", "assert_array_almost_equal(a, b, 2)", LOOSER),
     ],
 )
-def test_a_tolerance_beyond_the_librarys_own_is_loosened(old: str, new: str, expected: list[tuple[str, str]]):
+def test_a_tolerance_looser_than_the_library_default_is_reported(
+    old: str, new: str, expected: list[tuple[str, str]]
+):
     assert weakened(f"def test_x(self):\n    {old}\n", f"def test_x(self):\n    {new}\n") == expected
 
 
@@ -271,7 +273,7 @@ def test_hostile_lines_of_tolerances_cost_no_more_than_their_length():
         assert weakened("x\n", f"it('x', () => {{\n{line}\n" * 60, path) == []
 
 
-def test_a_change_too_large_to_review_is_told_once():
+def test_too_large_a_change_is_reported_once():
     large = {f"src/{n}.txt": "x" * 10 for n in range(10)}
     told_large = [("large_change", "warning", "")]
     assert rules({}, large, large_change_files=9) == told_large

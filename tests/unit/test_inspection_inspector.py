@@ -67,7 +67,7 @@ def inspector(store: Store, trees: MemoryTrees, base: str, **options: Any) -> In
     return Inspector(services, commit, Areas(), reader=trees, **options)
 
 
-async def test_another_inspector_finds_again_what_the_first_one_read(store: Store, trees: HungTrees):
+async def test_a_second_inspector_reuses_cached_results(store: Store, trees: HungTrees):
     base, tree = trees.add({}), trees.add({"a.py": f"k = '{SECRET}'\n", "b.py": "x\n"})
     changes = trees.changes(base, tree)
     first = await inspector(store, trees, base).inspect_all(changes)
@@ -77,7 +77,7 @@ async def test_another_inspector_finds_again_what_the_first_one_read(store: Stor
     assert [found.rule for found in second.findings] == [found.rule for found in first.findings] == ["secret"]
 
 
-async def test_a_disk_that_hangs_holds_nobody_and_makes_no_green(store: Store, trees: HungTrees):
+async def test_an_inspection_of_a_hanging_disk_times_out_as_degraded(store: Store, trees: HungTrees):
     base, tree = trees.add({}), trees.add({"a.py": "x\n"})
     changes = trees.changes(base, tree)
     trees.hangs.set()
@@ -110,7 +110,7 @@ async def test_a_slow_disk_is_given_up_between_two_files(store: Store, trees: Hu
         assert "not looked at within 0.9 s" in found.reason
 
 
-async def test_a_scan_ends_with_whoever_waits_for_it() -> None:
+async def test_cancelling_a_scan_stops_its_thread() -> None:
     """A thread that continued would block the end of its process for as long as it reads."""
 
     class Endless:
@@ -147,7 +147,7 @@ async def test_a_locked_store_costs_a_moment_and_no_finding(store: Store, trees:
     assert [each.rule for each in found.findings] == ["secret"]
 
 
-async def test_one_violation_in_an_unsampled_file_is_found_for_promotion(store: Store, trees: HungTrees):
+async def test_a_violation_in_an_unsampled_file_is_found_by_a_full_inspection(store: Store, trees: HungTrees):
     base = trees.add({})
     files = {f"src/m{n}.txt": f"{n}\n" for n in range(400)}
     changes: Any = None
@@ -163,7 +163,7 @@ async def test_one_violation_in_an_unsampled_file_is_found_for_promotion(store: 
     assert (full.looked, full.degraded) == (400, False)
 
 
-async def test_watching_ends_at_what_is_critical_alone(store: Store, trees: HungTrees):
+async def test_only_critical_findings_end_watching(store: Store, trees: HungTrees):
     base, tree = trees.add({}), trees.add({"a.py": f"k = '{SECRET}'\n"})
     scan = Scan(tree=tree, changes=trees.changes(base, tree), findings=(), files=1, bytes=1)
     watching = inspector(store, trees, base)
@@ -180,7 +180,7 @@ async def found_after(seconds: float, error: BaseException | None) -> None:
         raise error
 
 
-async def test_what_a_watcher_finds_ends_the_block_and_leaves_the_task_usable():
+async def test_a_critical_finding_ends_the_block_and_leaves_the_task_usable():
     with pytest.raises(CriticalFoundError):
         async with stopped_by(found_after(0.01, CriticalFoundError([CRITICAL]))):
             await asyncio.sleep(10)
@@ -257,7 +257,7 @@ def log(**options: int) -> tuple[FileChangeLog, Kept]:
     return FileChangeLog(cast(Journal, kept), "a-1", **options), kept
 
 
-def test_nothing_seen_asks_for_nothing() -> None:
+def test_no_checkpoint_is_due_without_relevant_changes() -> None:
     due = CheckpointTimer(PACE)
     assert due.at is None
     due.see(Batch(ignored=100), now=1.0)
@@ -273,7 +273,7 @@ def test_the_first_change_starts_the_time() -> None:
     assert due.at is None
 
 
-def test_the_fiftieth_path_asks_once_it_is_quiet_and_soon_at_the_latest() -> None:
+def test_fifty_changed_paths_make_a_checkpoint_due_after_a_quiet_time() -> None:
     due = CheckpointTimer(PACE)
     due.see(batch(*(f"f{i}" for i in range(49)), "f0", "f1"), now=1.0)
     assert due.at == (31.0, "time")
@@ -318,7 +318,7 @@ def test_five_thousand_files_are_few_lines_of_bounded_size_written_at_once() -> 
     assert kept.notes == 1
 
 
-def test_a_gap_begins_a_line_of_its_own() -> None:
+def test_a_gap_begins_a_new_line() -> None:
     files, kept = log()
     events = (FileEvent("a", "created"), Gap("overflow"), FileEvent("b", "deleted", found=True))
     files.see(Batch(events=events, ignored=3))
@@ -357,7 +357,7 @@ def test_hostile_and_endless_names_fit_a_line_and_come_back() -> None:
     assert "\x1b" not in describe(line)
 
 
-def test_a_batch_is_one_short_line_in_words() -> None:
+def test_a_batch_is_described_in_a_short_line() -> None:
     kinds = ("created", "modified", "renamed_from", "renamed_to")
     line = FilesSeen(attempt="a-1", changes=tuple((kind, f"{kind}{i}" * 20) for i in range(300) for kind in kinds))
     assert describe(line) == "files: 300 created, 300 modified, 300 renamed"

@@ -51,7 +51,7 @@ def look(trees: MemoryTrees, base: str, files: Mapping[str, str], **options: obj
     return examine(changes, trees, base, areas, **options)
 
 
-def test_one_changed_file_of_a_thousand_is_read_alone():
+def test_only_the_changed_file_is_read_again():
     trees, cache = CountingTrees(), MemoryCache()
     base, files = trees.add({}), project(1000)
     first = look(trees, base, files, cache=cache)
@@ -62,7 +62,7 @@ def test_one_changed_file_of_a_thousand_is_read_alone():
     assert [found.rule for found in second.findings] == ["secret"]
 
 
-def test_what_was_found_once_is_found_again():
+def test_cached_findings_are_reported_again():
     trees, cache = CountingTrees(), MemoryCache()
     base = trees.add({"tests/test_a.py": "def test_a():\n    assert f()\n"})
     bad = {"a.py": f"k = '{SECRET}'\n", "conftest.py": "", "requirements.txt": "git+https://evil.test/a\n"}
@@ -76,7 +76,7 @@ def test_what_was_found_once_is_found_again():
 @pytest.mark.parametrize(
     "damage", [lambda e: b"", lambda e: e[:-1], lambda e: e[:20] + b"\xc0" + e[21:], lambda e: b"\0" * 99]
 )
-def test_a_damaged_entry_is_read_anew(damage):
+def test_a_damaged_cache_entry_is_replaced(damage):
     trees, cache = MemoryTrees(), MemoryCache()
     base, bad = trees.add({}), {"a.py": f"k = '{SECRET}'\n"}
     first = look(trees, base, bad, cache=cache)
@@ -120,7 +120,7 @@ def test_other_rules_and_other_changes_have_other_keys():
     assert version(allow=("src/**",)) == version(), "areas are not cached, they are held anew"
 
 
-def test_areas_that_changed_are_held_against_what_is_cached():
+def test_changed_areas_apply_to_cached_files():
     trees, cache = MemoryTrees(), MemoryCache()
     base = trees.add({})
     files = {"conftest.py": "", "src/a.py": "x"}
@@ -133,7 +133,7 @@ def test_areas_that_changed_are_held_against_what_is_cached():
     assert forbidden.cached == 2
 
 
-def test_a_cache_forgets_what_was_not_used_for_longest():
+def test_a_cache_evicts_the_least_recently_used_entry():
     cache = MemoryCache(entries=2)
     cache.put({"a": b"1", "b": b"2"})
     assert set(cache.get(["a"])) == {"a"}
@@ -141,7 +141,7 @@ def test_a_cache_forgets_what_was_not_used_for_longest():
     assert cache.get(["a", "b", "c"]) == {"a": b"1", "c": b"3"}
 
 
-def test_what_a_far_cache_had_is_near_from_then_on():
+def test_a_hit_in_the_far_cache_is_kept_in_the_near_cache():
     class Counting(MemoryCache):
         def __init__(self) -> None:
             super().__init__()
@@ -187,7 +187,7 @@ def test_a_sample_takes_the_riskiest_and_the_rest_by_lot():
     assert seen("any", 4)[1] == set(RISKY) - {"tests/test_z.py"}
 
 
-def test_a_sample_holds_areas_against_everything_and_full_finds_what_it_missed():
+def test_a_sample_checks_all_paths_and_a_full_inspection_all_content():
     trees = MemoryTrees()
     base, files = trees.add({}), {**project(300), "src/secret.txt": SECRET, "other/x.txt": "x"}
     areas = Areas(allow=("src/**",))
@@ -198,7 +198,7 @@ def test_a_sample_holds_areas_against_everything_and_full_finds_what_it_missed()
     assert {found.rule for found in full.findings} == {"area_outside", "secret"}
 
 
-def test_a_sample_without_all_tests_says_nothing_of_moved_ones():
+def test_a_sample_does_not_report_moved_tests():
     trees = MemoryTrees()
     test = "def test_{}():\n    assert f()\n"
     old = {f"tests/test_{n}.py": test.format(n) for n in range(20)}
@@ -210,7 +210,7 @@ def test_a_sample_without_all_tests_says_nothing_of_moved_ones():
     assert [found.rule for found in look(trees, base, moved).findings] == ["test_deleted"]
 
 
-def test_over_time_the_result_is_degraded_and_names_what_was_not_seen():
+def test_a_timeout_degrades_the_result_and_names_unseen_files():
     trees = CountingTrees()
     base = trees.add({})
     found = look(trees, base, {**project(20), "src/z.txt": SECRET}, limits=Limits(seconds=5), monotonic=Steps())
@@ -244,7 +244,7 @@ def test_patterns_are_compiled_once_for_all_looks(monkeypatch: pytest.MonkeyPatc
     assert len(compiled) == 3, "allow, forbid and protect, each once"
 
 
-def test_a_diff_of_ten_thousand_lines_is_one_read():
+def test_each_version_of_a_large_changed_file_is_read_once():
     trees = CountingTrees()
     base = trees.add({"a.py": "".join(f"x{n} = {n}\n" for n in range(10_000))})
     lines = [f"y{n} = {n}\n" for n in range(10_000)]

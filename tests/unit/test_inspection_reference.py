@@ -85,7 +85,7 @@ def test_a_rule_or_severity_that_is_new_in_the_code_is_seen() -> None:
         assert pair in found
 
 
-def test_what_needs_a_person_says_so() -> None:
+def test_the_page_marks_the_rules_that_need_a_person() -> None:
     needing = {
         rule
         for rule, severity in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", PAGE, re.MULTILINE)

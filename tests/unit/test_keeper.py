@@ -79,17 +79,17 @@ def test_the_exit_code_is_the_programs(script: str, code: int) -> None:
     assert sorted(lines) == [("stderr", "err"), ("stdout", "out")]
 
 
-def test_a_program_that_is_not_there_is_said_so() -> None:
+def test_a_missing_program_exits_with_code_127() -> None:
     lines: list[Line] = []
     assert kept(["no-such-program-here"], lines).exit_code == 127
     assert lines == [("stderr", "no-such-program-here: not found")]
 
 
-def test_it_has_no_input() -> None:
+def test_a_program_has_no_input() -> None:
     assert kept(["cat"], []).exit_code == 0
 
 
-def test_what_a_program_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+def test_descendants_of_a_program_end_with_the_program(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     assert kept(stubborn(pids, "sys.exit(3)"), []).exit_code == 3
     assert len(os.listdir(pids)) == 6
@@ -139,7 +139,7 @@ def test_the_tree_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
 @example([b"a\r", b"\nb"])  # the end of a line that comes in two pieces
 @given(st.lists(st.binary(max_size=6), max_size=12))
 @settings(max_examples=examples(200), deadline=None)
-def test_lines_do_not_depend_on_how_they_come(pieces: list[bytes]) -> None:
+def test_line_splitting_does_not_depend_on_the_pieces(pieces: list[bytes]) -> None:
     def cut(parts: list[bytes]) -> list[str]:
         lines: list[str] = []
         cutter = LineSplitter("stdout", lambda _, line: lines.append(line))

@@ -14,7 +14,7 @@ import chargehand
 from chargehand.core.text import late_pattern
 
 
-def test_it_answers_as_a_compiled_pattern_does() -> None:
+def test_a_late_pattern_behaves_like_a_compiled_pattern() -> None:
     late, made = late_pattern(r"(a+)b", re.IGNORECASE), re.compile(r"(a+)b", re.IGNORECASE)
     assert late.pattern == made.pattern
     assert late.flags == made.flags
@@ -23,7 +23,7 @@ def test_it_answers_as_a_compiled_pattern_does() -> None:
     assert late.groups == 1
 
 
-def test_nothing_is_compiled_before_it_is_used() -> None:
+def test_a_late_pattern_is_compiled_at_first_use() -> None:
     late = late_pattern("(")
     with pytest.raises(re.error):
         late.match("x")

@@ -40,7 +40,7 @@ def listed(*words: str) -> tuple[list[str], int]:
     return [each["mission"] for each in document["missions"]], document["left_out"]
 
 
-def test_the_tasks_of_a_plan_come_with_it_and_do_not_count(app: App) -> None:
+def test_tasks_of_a_plan_do_not_count_towards_the_limit(app: App) -> None:
     single, coordinator = ask(app), ask(app)
     children = [ask(app, coordinator, f"t{number}") for number in range(4)]
     newest = ask(app)
@@ -54,7 +54,7 @@ def test_the_tasks_of_a_plan_come_with_it_and_do_not_count(app: App) -> None:
     assert lines[-1] == "1 older mission not listed; --limit 0 lists all."
 
 
-def test_a_task_whose_coordinator_is_not_listed_stands_for_itself(app: App) -> None:
+def test_a_task_without_a_listed_coordinator_is_listed_alone(app: App) -> None:
     coordinator = ask(app)
     first, second = ask(app, coordinator, "a"), ask(app, coordinator, "b")
     for child in (first, second):
@@ -63,7 +63,7 @@ def test_a_task_whose_coordinator_is_not_listed_stands_for_itself(app: App) -> N
     assert listed("--status", "failed", "--limit", "1") == ([second], 1)
 
 
-def test_the_teams_are_listed_with_what_is_wrong_with_a_file(app: App, tmp_path: Path) -> None:
+def test_teams_are_listed_with_problems_of_their_files(app: App, tmp_path: Path) -> None:
     shown = run("team", "list")
     assert shown.exit_code == 0, shown.output
     assert "test-first  tester, developer" in shown.stdout

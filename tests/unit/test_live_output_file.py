@@ -12,7 +12,7 @@ from chargehand.core.clock import SystemClock
 from chargehand.core.state import MissionState
 
 
-def test_whole_lines_are_read_as_they_come(tmp_path: Path) -> None:
+def test_complete_lines_are_read_while_output_is_written(tmp_path: Path) -> None:
     writer = OutputWriter(tmp_path, "m-1", clock=SystemClock())
     with OutputReader(tmp_path, "m-1") as reader:
         writer.write("stdout", b"one\ntw")
@@ -38,7 +38,7 @@ def test_a_reader_that_comes_first_waits_for_the_file(tmp_path: Path) -> None:
     assert list((tmp_path / "output").iterdir()) == []
 
 
-def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_output, "_LIMIT_BYTES", 200)
     with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, _):
         for number in range(1000):
@@ -56,7 +56,7 @@ def test_secrets_are_not_kept(tmp_path: Path) -> None:
     assert b"api03-aaaa" not in (tmp_path / "output/m-1.jsonl").read_bytes()
 
 
-def test_an_overlong_line_is_cut_between_characters_wherever_it_comes(tmp_path: Path) -> None:
+def test_an_overlong_line_is_split_between_characters(tmp_path: Path) -> None:
     with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, write_check):
         write("stdout", "é".encode() * 7_001 + b"\nafter\n")
         write_check("stderr", b"x" + "\N{GRINNING FACE}".encode() * 3_000)
@@ -67,7 +67,7 @@ def test_an_overlong_line_is_cut_between_characters_wherever_it_comes(tmp_path: 
     assert "".join(each.line for each in lines[3:]) == "x" + "\N{GRINNING FACE}" * 3_000
 
 
-def test_a_damaged_part_keeps_nobody_from_what_follows(tmp_path: Path) -> None:
+def test_a_damaged_part_does_not_prevent_reading_later_lines(tmp_path: Path) -> None:
     with writing_output(tmp_path, "m-1", clock=SystemClock()) as (write, _):
         write("stdout", b"before\n")
     path = tmp_path / "output" / "m-1.jsonl"

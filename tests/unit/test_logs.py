@@ -42,7 +42,7 @@ def as_json(made: logging.LogRecord) -> dict[str, Any]:
     return found
 
 
-def test_a_line_says_where_it_was_written() -> None:
+def test_a_line_contains_its_context_fields() -> None:
     async def work(mission: str) -> dict[str, Any]:
         with log_fields(mission=mission):
             await asyncio.sleep(0)
@@ -75,7 +75,7 @@ def test_an_exception_is_data_with_its_cause() -> None:
     assert error["cause"]["message"] == "within [redacted:HOOK_SECRET]"
 
 
-def test_no_secret_is_in_a_line_and_none_forges_another() -> None:
+def test_a_line_contains_no_secret_and_cannot_be_forged() -> None:
     shaped = "sk-ant-0123456789abcdefghij"
     for formatter in (TextFormatter(REDACTOR), JsonFormatter(REDACTOR)):
         with log_fields(mission=f"m-{SECRET}"):

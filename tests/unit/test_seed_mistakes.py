@@ -38,10 +38,10 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "gates are green on missing steps, reports and tests": (
         "test_pytest_fails_closed",
         "test_unittest_fails_closed",
-        "test_no_check_is_missing_unless_none_is_wanted",
+        "test_a_verdict_without_checks_is_missing_unless_explicit",
         "test_a_check_that_did_not_pass_is_red",
         "test_missing_and_unusable_commands",
-        "test_what_is_no_honest_report_is_refused",
+        "test_an_invalid_junit_report_is_refused",
         "test_test_suite_that_runs_nothing_is_red",
     ),
     "a timeout kills the child alone": (
@@ -49,7 +49,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "test_hang_is_stopped_and_its_last_writes_are_kept",
     ),
     "loops are not seen": (
-        "test_loops_are_found_for_what_they_are",
+        "test_each_loop_is_detected_with_its_pattern",
         "test_numbers_times_and_ids_make_no_difference",
     ),
     "unknown cost is booked as nothing": (
@@ -57,7 +57,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "test_an_unlisted_model_has_no_price_unless_a_price_is_assumed",
     ),
     "any approval that is not empty is accepted": (
-        "test_trust_is_of_one_exact_content",
+        "test_trust_applies_only_to_the_exact_content",
         "test_trust_is_granted_per_project_and_content_digest",
         "test_red_stays_refused",
     ),
