@@ -462,7 +462,7 @@ tell({"answer": attempt(ask)})
     Attempt(
         name="a token after its agent ended",
         stopped_by="the gateway, which forgets tokens at freeze and closes its socket",
-        closer="tests/integration/test_command_endpoint.py::test_a_revoked_token_gets_401_and_then_nothing_listens",
+        closer="tests/integration/test_command_endpoint.py::test_a_revoked_token_gets_401_and_then_the_endpoint_closes",
     ),
     Attempt(
         name="the registry mirror as a way out",

@@ -56,7 +56,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "any approval that is not empty is accepted": (
         "test_trust_is_of_one_exact_content",
         "test_only_the_very_content_is_trusted_and_only_where_it_was",
-        "test_red_stays_refused",
+        "test_a_failed_result_cannot_be_promoted_by_a_person",
     ),
 }
 
