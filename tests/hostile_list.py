@@ -80,7 +80,7 @@ READING = (
         program="tell({p: attempt(read, p) for p in (SECRET, HOME_SECRET)})",
         refusals=GONE,
         outside="plain",
-        closer=f"{_ESCAPE}::test_the_files_of_the_host_are_not_there",
+        closer=f"{_ESCAPE}::test_files_of_the_host_are_not_visible",
     ),
     Attempt(
         name="read `/etc/shadow`",
@@ -191,7 +191,7 @@ tell({"write": attempt(poke)})
     Attempt(
         name="leave daemons behind",
         stopped_by="process 1 ends its whole namespace",
-        closer="tests/integration/test_sandbox_soak.py::test_runs_leave_nothing",
+        closer="tests/integration/test_sandbox_soak.py::test_runs_leave_no_process_mount_or_file",
     ),
     Attempt(
         name="fork beyond the limit of processes",
@@ -221,7 +221,7 @@ tell({"200 forks": said if len(children) == 200 or len(children) <= 60 else f"{l
     Attempt(
         name="fork bomb",
         stopped_by="the limit of processes; process 1 ends its whole namespace",
-        closer=f"{_ESCAPE}::test_a_fork_bomb_stays_inside",
+        closer=f"{_ESCAPE}::test_a_fork_bomb_does_not_affect_other_sandboxes",
     ),
 )
 
@@ -235,7 +235,7 @@ tell({{"tmpfs": call({MOUNT}, path("x"), path("/tmp"), path("tmpfs"), 0, None),
       "bind": call({MOUNT}, path("/"), path("/mnt"), None, 4096 | 16384, None)}})
 """,
         outside="namespaces",
-        closer=f"{_ESCAPE}::test_nothing_can_be_mounted_or_unmounted",
+        closer=f"{_ESCAPE}::test_mounting_and_unmounting_is_refused",
     ),
     Attempt(
         name="umount of what covers `/proc`",
@@ -305,7 +305,7 @@ tell({{"pivot": call({PIVOT}, path("."), path("."))}})
     Attempt(
         name="forged overlay xattrs",
         stopped_by="the kernel, which keeps them for itself; in other spaces nobody reads them",
-        closer=f"{_ESCAPE}::test_forged_overlay_marks_change_nothing",
+        closer=f"{_ESCAPE}::test_forged_overlay_marks_have_no_effect",
     ),
     Attempt(
         name="setuid programs",
@@ -313,7 +313,7 @@ tell({{"pivot": call({PIVOT}, path("."), path("."))}})
         program="tell({'root': attempt(os.setuid, 0), 'group': attempt(os.setgid, 0)})",
         refusals=("EPERM", "EINVAL"),
         outside="root",
-        closer=f"{_ESCAPE}::test_setuid_programs_give_nothing",
+        closer=f"{_ESCAPE}::test_setuid_programs_gain_no_privileges",
     ),
     Attempt(
         name="io_uring",
@@ -435,7 +435,7 @@ tell({"tcp": attempt(line.connect, ("127.0.0.1", TCP))})
 """,
         refusals=("ECONNREFUSED", "ENETUNREACH"),
         outside="plain",
-        closer=f"{_ESCAPE}::test_a_listener_on_the_loopback_of_the_host_hears_nothing",
+        closer=f"{_ESCAPE}::test_the_loopback_of_the_host_is_unreachable",
     ),
     Attempt(
         name="UDP and DNS",
@@ -462,7 +462,7 @@ tell({"answer": attempt(ask)})
     Attempt(
         name="a token after its agent ended",
         stopped_by="the gateway, which forgets tokens at freeze and closes its socket",
-        closer="tests/integration/test_command_endpoint.py::test_a_revoked_token_gets_401_and_then_nothing_listens",
+        closer="tests/integration/test_command_endpoint.py::test_a_revoked_token_gets_401_and_then_the_endpoint_closes",
     ),
     Attempt(
         name="the registry mirror as a way out",
@@ -535,7 +535,7 @@ tell({"300 MiB": {0: "done", 12: "ENOMEM", -9: "killed"}.get(status, str(status)
         refusals=("ENOMEM", "killed", "ended"),
         outside="plain",
         limits=(("memory_mb", 96),),
-        closer=f"{_ESCAPE}::test_a_memory_bomb_stays_inside",
+        closer=f"{_ESCAPE}::test_a_memory_bomb_does_not_affect_other_sandboxes",
     ),
 )
 ATTEMPTS = (*READING, *PROCESSES, *KERNEL, *NETWORK, *FILES)

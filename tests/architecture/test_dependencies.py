@@ -45,10 +45,10 @@ def imported() -> dict[str, str]:
     return found
 
 
-def test_what_is_imported_is_declared() -> None:
+def test_every_import_is_a_declared_dependency() -> None:
     undeclared = {name: where for name, where in imported().items() if name not in declared()}
     assert undeclared == {}, "add it to `dependencies` in pyproject.toml"
 
 
-def test_what_is_declared_is_imported() -> None:
+def test_every_declared_dependency_is_imported() -> None:
     assert declared() - imported().keys() == set()

@@ -218,7 +218,7 @@ def test_the_table_names_no_code_that_is_not_made() -> None:
     assert not sorted(TABLE - made - OLDER)
 
 
-def test_what_the_rules_and_forwarding_functions_make_is_found() -> None:
+def test_codes_made_by_rules_and_forwarding_functions_are_found() -> None:
     assert {"test_deleted", "assertions_removed", "area_outside", "secret"} <= package("checks").codes
     assert {"quota", "entry_setuid", "entry_special", "entry_name", "no_space"} <= package("workspace").codes
     assert {"store_corrupt", "store_busy"} <= package("store").codes
@@ -246,5 +246,5 @@ def test_a_new_code_is_found(source: str, codes: set[str]) -> None:
 @pytest.mark.parametrize(
     "source", ["Reason(code=f'a_{b}')", "Reason(code=names[0])", "def f():\n    Reason(code=x)"]
 )
-def test_a_code_that_cannot_be_known_is_told(source: str) -> None:
+def test_an_undeterminable_code_is_reported(source: str) -> None:
     assert collected({"some.py": ast.parse(source)}).unknown

@@ -45,7 +45,7 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT / "src/chargehand"))
 
 
-def test_modules_and_functions_read_in_one_sitting(modules: Modules) -> None:
+def test_modules_and_functions_are_short(modules: Modules) -> None:
     assert not [name(path) for path in SOURCES if len(path.read_text().splitlines()) > LONGEST_MODULE]
     long = [
         f"{name(path)}: {node.name}"
@@ -57,7 +57,7 @@ def test_modules_and_functions_read_in_one_sitting(modules: Modules) -> None:
     assert not long, "a function needs more than a screen"
 
 
-def test_broad_excepts_stand_only_at_named_boundaries(modules: Modules) -> None:
+def test_broad_excepts_are_only_at_listed_boundaries(modules: Modules) -> None:
     broad = collections.Counter(
         name(path)
         for path, nodes in modules.items()
@@ -98,7 +98,7 @@ def typed_reads(nodes: Iterable[ast.AST]) -> list[str]:
     ]
 
 
-def test_one_module_alone_lets_msgspec_learn_classes(modules: Modules) -> None:
+def test_only_the_codec_module_makes_typed_msgspec_calls(modules: Modules) -> None:
     """If two threads let it learn one class at once, the process crashes: use `core.decode_as` and its like."""
     for read in ("json.decode(x, type=T)", "convert(x, T)", "msgpack.Decoder(T)", "json.schema(T)"):
         assert typed_reads(ast.walk(ast.parse(f"msgspec.{read}")))
@@ -115,7 +115,7 @@ def test_one_module_alone_lets_msgspec_learn_classes(modules: Modules) -> None:
     assert not [name(path) for path in SOURCES if hidden.search(path.read_text())]
 
 
-def test_a_dataclass_is_what_no_struct_can_be(modules: Modules) -> None:
+def test_dataclasses_are_used_only_if_a_struct_is_impossible(modules: Modules) -> None:
     """Creating a struct's class takes a tenth of the time, before the first line of a command runs."""
     needed = re.compile(r"\b(init=False|repr=False|KW_ONLY)\b")
     classes = [
@@ -129,7 +129,7 @@ def test_a_dataclass_is_what_no_struct_can_be(modules: Modules) -> None:
     assert not [(name(path), node.name) for path, node in classes if not needed.search(ast.unparse(node))]
 
 
-def test_there_is_no_utils() -> None:
+def test_no_module_is_named_utils_or_helpers() -> None:
     assert not [path for path in SOURCES if re.search(r"(^|_)(utils?|helpers?|misc|common)$", path.stem)]
 
 
@@ -153,14 +153,14 @@ def test_links_of_the_docs_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_the_modules_that_the_architecture_names_are_there() -> None:
+def test_modules_named_in_the_architecture_page_exist() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     named = re.findall(r"`((?:\w+/)+\w+\.(?:py|toml))`", page)
     assert len(named) > 25
     assert [path for path in named if not (ROOT / "src/chargehand" / path).exists()] == []
 
 
-def test_nobody_reaches_behind_the_face_of_a_package(modules: Modules) -> None:
+def test_private_modules_are_imported_only_within_their_package(modules: Modules) -> None:
     """A package's face is the modules directly in its folder whose names have no leading underscore."""
     behind = []
     for path, nodes in modules.items():

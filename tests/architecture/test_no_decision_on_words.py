@@ -132,7 +132,7 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_nothing_decides_on_the_words_of_a_reply() -> None:
+def test_no_code_decides_by_the_text_of_a_reply() -> None:
     told = {
         (name(path), each)
         for path in SCANNED
@@ -143,7 +143,7 @@ def test_nothing_decides_on_the_words_of_a_reply() -> None:
     assert not sorted(set(ALLOWED) - told), "these are gone: take them out of ALLOWED"
 
 
-def test_what_decides_is_scanned() -> None:
+def test_deciding_modules_are_scanned() -> None:
     names = {name(path) for path in SCANNED}
     deciding = {
         "agents/messages.py",
@@ -186,5 +186,5 @@ def test_a_planted_decision_is_found(planted: str) -> None:
         "kind = payload.get('type')",
     ],
 )
-def test_what_decides_by_status_is_not(allowed: str) -> None:
+def test_decisions_by_status_are_not_reported(allowed: str) -> None:
     assert not list(found(ast.parse(allowed)))

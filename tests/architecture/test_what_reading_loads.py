@@ -90,7 +90,7 @@ def test_a_command_that_a_server_does_loads_no_server(tmp_path: Path, form: tupl
     assert count <= SERVED
 
 
-def test_the_facade_for_reading_loads_nothing_that_runs_missions(tmp_path: Path) -> None:
+def test_the_reading_facade_imports_no_module_that_runs_missions(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import sys, chargehand.app.missions; print(*sys.modules)"],
         capture_output=True,

@@ -55,7 +55,7 @@ def test_no_class_name_has_two_meanings() -> None:
     assert {name: places for name, places in class_names().items() if len(places) > 1} == {}
 
 
-def test_no_class_is_named_by_a_picture_of_our_own() -> None:
+def test_class_names_contain_no_ruled_out_words() -> None:
     assert sorted(RULED_OUT & set(class_names())) == []
     others = [path for place in ("tests", "benchmarks") for path in (ROOT / place).rglob("*.py")]
     named = [found for path in others for found in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)]
@@ -78,5 +78,5 @@ def test_the_glossary_is_short_and_says_each_word_once() -> None:
 
 
 @pytest.mark.parametrize(("name", "lone"), [("_told", True), ("_asked", True), ("_request_model", False)])
-def test_what_a_lone_participle_is(name: str, lone: bool) -> None:
+def test_the_participle_pattern(name: str, lone: bool) -> None:
     assert bool(PARTICIPLE.fullmatch(name)) is lone

@@ -177,7 +177,7 @@ class TestNative(AgentContract):
         return open_case
 
 
-async def test_a_cli_without_a_model_is_told_so(seat: Seat) -> None:
+async def test_a_cli_agent_without_a_model_fails(seat: Seat) -> None:
     context = await seat()
     assert context.endpoint is not None
     context.endpoint = replace(context.endpoint, models=())
@@ -198,7 +198,7 @@ async def test_a_cli_without_a_model_is_told_so(seat: Seat) -> None:
         ("cursor", "openai", ""),
     ],
 )
-async def test_a_cli_speaks_as_its_model_does_where_it_can(
+async def test_a_cli_agent_uses_the_dialect_of_its_model_if_supported(
     seat: Seat, cli: CliName, models: Dialect, spoken: str
 ) -> None:
     context = await seat()
@@ -228,7 +228,7 @@ async def test_a_cli_speaks_as_its_model_does_where_it_can(
         (opened("command", ("no-such-program",)), "agent_missing", "no-such-program"),
     ],
 )
-async def test_what_cannot_work_says_why(seat: Seat, agent: Agent, code: str, words: str) -> None:
+async def test_an_unusable_agent_fails_with_a_reason(seat: Seat, agent: Agent, code: str, words: str) -> None:
     case = AgentCase(agent=agent, context=await seat())
     outcome = await agent.run(case.assignment(), case.context)
     assert (outcome.claim, outcome.code) == ("failed", code), outcome
@@ -242,7 +242,7 @@ async def test_a_terminal_of_an_acp_agent_runs_in_its_sandbox(seat: Seat) -> Non
     assert [repr(each) for each in case.context.judged if "echo made" in repr(each)]
 
 
-async def test_what_a_person_says_meanwhile_reaches_an_acp_agent(seat: Seat) -> None:
+async def test_a_message_during_the_work_reaches_an_acp_agent(seat: Seat) -> None:
     case = AgentCase(agent=opened("acp", fake("acp", "edit")), context=await seat())
     case.context.words.append("Make it once more.")
     outcome = await case.agent.run(case.assignment(), case.context)
@@ -261,7 +261,7 @@ def leaves(content: bytes | None) -> ReadMessage:
     return look
 
 
-async def test_what_is_told_of_a_message_names_what_is_wrong_its_form_and_what_was_there(seat: Seat) -> None:
+async def test_a_repair_request_names_the_error_the_schema_and_the_message(seat: Seat) -> None:
     context = await seat()
     repairs = MessageRepairs(context, KNOWN)
     assert await repairs.again(read_file=leaves(None)) is None
@@ -304,7 +304,7 @@ async def test_a_message_that_was_taken_away_is_no_success(seat: Seat) -> None:
     assert (await MessageRepairs(context, KNOWN).conclude(replace(ended, claim="done", code=""))).claim == "done"
 
 
-async def test_a_program_that_cannot_go_on_in_its_session_is_not_begun_anew(seat: Seat) -> None:
+async def test_a_program_without_a_resumable_session_is_not_restarted(seat: Seat) -> None:
     context = await seat()
     repairs = MessageRepairs(context, KNOWN)
     assert await repairs.again(read_file=leaves(b"{"), why_not="it reported no session to resume") is None

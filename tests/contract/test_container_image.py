@@ -34,7 +34,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     subprocess.run([*engine, "rmi", "-f", name], check=True, capture_output=True)
 
 
-async def test_programs_run_on_its_own_files(tmp_path: Path, image: str) -> None:
+async def test_programs_run_on_the_files_of_the_image(tmp_path: Path, image: str) -> None:
     with workspace(tmp_path / "place") as spec:
         tier = ContainerTier(
             toolchain(), program="podman", image=image, environ=container_kit.environment(), scratch=tmp_path

@@ -76,9 +76,7 @@ async def left_behind(url: str, home: Path, *missions: str) -> str:
         return victim.id
 
 
-async def test_the_second_of_two_rescuers_takes_nothing_from_who_has_it_by_the_first(
-    url: str, tmp_path: Path
-) -> None:
+async def test_a_second_rescue_does_not_requeue_a_turn_that_runs_again(url: str, tmp_path: Path) -> None:
     dead = await left_behind(url, tmp_path, "hang-1")
     async with opened(url) as here:
         (seen,) = await here.rows(RUNNING)
@@ -100,7 +98,7 @@ async def test_rescuers_at_the_same_moment_give_back_once(url: str, tmp_path: Pa
     assert len(here.begun) == 3
 
 
-async def test_what_was_rescued_waits_for_a_slot_in_our_own_queue(url: str, tmp_path: Path) -> None:
+async def test_rescued_turns_wait_for_a_slot_in_the_queue(url: str, tmp_path: Path) -> None:
     await left_behind(url, tmp_path, "hang-1", "hang-2", "hang-3")
     async with opened(url, slots=1) as here:
         assert len(await here.engine.rescue()) == 3
@@ -111,7 +109,7 @@ async def test_what_was_rescued_waits_for_a_slot_in_our_own_queue(url: str, tmp_
         assert {first, await here.next(), await here.next()} == {"hang-1", "hang-2", "hang-3"}
 
 
-async def test_a_turn_that_ended_meanwhile_stays_ended(url: str) -> None:
+async def test_a_turn_that_ended_meanwhile_is_not_requeued(url: str) -> None:
     async with opened(url) as here:
         await here.engine.trigger("m-1", 1)
         await here.next()
@@ -125,7 +123,7 @@ async def test_a_turn_that_ended_meanwhile_stays_ended(url: str) -> None:
     assert len(here.begun) == 1
 
 
-async def test_an_empty_queue_costs_one_look_and_dbos_looks_for_nothing_of_its_own(url: str) -> None:
+async def test_an_empty_queue_is_polled_without_dequeues_by_dbos(url: str) -> None:
     from dbos import _workflow_commands
 
     looked: list[str] = []
@@ -166,7 +164,7 @@ async def test_the_public_way_would_take_a_turn_from_a_living_worker(tmp_path: P
     assert len(here.begun) == 2
 
 
-async def test_slots_are_each_worker_s_own(url: str, tmp_path: Path) -> None:
+async def test_each_worker_has_separate_slots(url: str, tmp_path: Path) -> None:
     async with opened(url, slots=1) as here, worker(url, tmp_path, slots=3) as other:
         names = [f"hang-{number}" for number in range(4)]
         for name in names:
@@ -177,7 +175,7 @@ async def test_slots_are_each_worker_s_own(url: str, tmp_path: Path) -> None:
         await other.kill()
 
 
-async def test_bodies_run_in_the_loop_that_opened_the_engine_and_it_keeps_its_own_threads(url: str) -> None:
+async def test_turns_run_in_the_loop_that_opened_the_engine(url: str) -> None:
     async with opened(url) as here:
         await asyncio.to_thread(lambda: None)
         await here.engine.trigger("m-1", 1)

@@ -48,7 +48,7 @@ def resident(pid: int) -> int:
 
 
 @pytest.mark.parametrize("language", ["python", "javascript"])
-async def test_input_goes_in_and_a_value_comes_out(language: str) -> None:
+async def test_a_snippet_gets_its_input_and_returns_a_value(language: str) -> None:
     result = await run_snippet(spec(language, ADD[language], input={"a": [1], "b": [2.5, None, "é\u2028"]}))
     assert result.error is None
     expected = {"python": [1, 2.5, None, "é\u2028"], "javascript": "12.5,,é\u2028"}
@@ -125,7 +125,7 @@ async def test_no_part_of_a_snippet_runs_before_its_limits_hold() -> None:
     assert (result.error.kind, result.error.name) == ("exception", "SyntaxError")
 
 
-async def test_many_at_once_get_their_own_answers() -> None:
+async def test_concurrent_snippets_get_their_respective_results() -> None:
     async with SnippetPool(size=3) as pool:
         wanted = [("python" if number % 2 else "javascript", number) for number in range(24)]
         results = await asyncio.gather(*(pool.run(spec(name, "input * 2", input=each)) for name, each in wanted))
@@ -147,7 +147,7 @@ async def test_cancelling_kills_the_snippet_and_leaves_the_pool_fit() -> None:
         await until(lambda: set(descendants(os.getpid())) <= before)
 
 
-async def test_a_snippet_runs_again_where_its_sandbox_died() -> None:
+async def test_a_snippet_is_retried_if_its_sandbox_dies() -> None:
     async with SnippetPool(size=1) as pool:
         await pool.run(spec("python", "1"))
         sandboxes = {pid for pid, command in descendants(os.getpid()).items() if "bwrap" in command}
@@ -194,7 +194,7 @@ async def test_an_engine_that_does_not_start_is_no_end_of_the_snippet(
         assert (await pool.run(spec("python", "1"))).value == 1
 
 
-async def test_a_missing_engine_is_told_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_engine_is_reported_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "_quickjs", None)  # as if it were not installed
     python, javascript = await probe_snippets()
     assert (python.ok, javascript.ok) == (True, False)
@@ -217,7 +217,7 @@ async def test_a_closed_pool_says_so() -> None:
         await pool.run(spec("python", "1"))
 
 
-async def test_a_pool_that_is_closed_while_it_opens_a_sandbox_says_so() -> None:
+async def test_closing_a_pool_while_a_sandbox_opens_raises() -> None:
     async with SnippetPool(size=1) as pool:
         running = asyncio.create_task(pool.run(spec("python", "1")))
         await asyncio.sleep(0)  # it has started
@@ -268,28 +268,26 @@ async def run_flat(count: int, temporary: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) <= open_before + 1
 
 
-async def test_100_snippets_leave_nothing_and_memory_is_flat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_100_snippets_leak_neither_files_nor_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     await run_flat(100, tmp_path)
 
 
 @pytest.mark.soak
-async def test_1000_snippets_leave_nothing_and_memory_is_flat(
+async def test_1000_snippets_leak_neither_files_nor_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     await run_flat(1000, tmp_path)
 
 
-def test_a_suffix_tells_the_language() -> None:
+def test_the_suffix_decides_the_language() -> None:
     assert [language_of(name) for name in ("a.py", "/b/c.js", "d.mjs")] == ["python", "javascript", "javascript"]
     with pytest.raises(ValueError, match="does not tell"):
         language_of("-")
 
 
-async def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_directories_of_dead_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     dead = subprocess.Popen(["true"])
     dead.wait()

@@ -128,7 +128,7 @@ CHECKS: list[tuple[type[Wrapped], Check]] = [
 
 
 @pytest.mark.parametrize(("broken", "check"), CHECKS, ids=[broken.__name__ for broken, _ in CHECKS])
-async def test_what_breaks_the_contract_fails_it(broken: type[Wrapped], check: Check, tmp_path: Path) -> None:
+async def test_a_broken_sandbox_fails_the_contract(broken: type[Wrapped], check: Check, tmp_path: Path) -> None:
     async with opened(broken, tmp_path) as (one, again):
         with pytest.raises(AssertionError):
             async with asyncio.timeout(60):
@@ -136,6 +136,6 @@ async def test_what_breaks_the_contract_fails_it(broken: type[Wrapped], check: C
 
 
 @pytest.mark.parametrize("check", [check for _, check in CHECKS], ids=[broken.__name__ for broken, _ in CHECKS])
-async def test_what_keeps_the_contract_passes_it(check: Check, tmp_path: Path) -> None:
+async def test_an_unbroken_sandbox_passes_the_contract(check: Check, tmp_path: Path) -> None:
     async with opened(Wrapped, tmp_path) as (one, again):
         await check(SandboxContract(), one, again)

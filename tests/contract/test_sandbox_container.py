@@ -88,7 +88,7 @@ def test_a_killed_owner_leaves_no_container(how: str, tmp_path: Path) -> None:
 
 
 @needs_container
-async def test_what_a_dead_owner_and_its_dead_guard_left_is_swept(tmp_path: Path) -> None:
+async def test_containers_of_a_dead_owner_and_guard_are_removed(tmp_path: Path) -> None:
     with workspace(tmp_path / "place"):
         process = owner(tmp_path / "place", "frozen")
         guards = [pid for pid, words in descendants(process.pid).items() if "container/guard.py" in words]
@@ -154,7 +154,7 @@ async def test_a_probe_tries_every_promise_in_real_containers(tmp_path: Path) ->
     assert [path for path in tmp_path.iterdir() if path.name != "toolchain.json"] == []
 
 
-def test_an_engine_that_is_not_there_is_named_with_its_mend() -> None:
+def test_a_missing_engine_is_an_error_with_its_fix() -> None:
     with pytest.raises(TierUnavailableError) as caught:
         find_engine(program="no-such-engine", environ={"PATH": "/usr/bin:/bin"})
     assert "no-such-engine: not found" in caught.value.message
@@ -171,7 +171,7 @@ def test_an_engine_that_refuses_is_quoted(tmp_path: Path) -> None:
     assert "start the daemon" in caught.value.hint
 
 
-async def test_layers_are_refused_where_the_engine_mounts(tmp_path: Path) -> None:
+async def test_layers_are_refused_if_the_engine_does_the_mounts(tmp_path: Path) -> None:
     engine = ContainerEngine(kind="docker", program="/bin/false", base="none")
     with workspace(tmp_path / "place") as spec:
         async with ContainerTier(toolchain(), engine=engine) as tier:
@@ -211,7 +211,7 @@ def image(tmp_path: Path) -> Iterator[str]:
 
 
 @needs_container
-async def test_an_image_brings_its_own_programs_and_python(image: str, tmp_path: Path) -> None:
+async def test_a_sandbox_uses_the_programs_and_python_of_its_image(image: str, tmp_path: Path) -> None:
     """The exec server runs on the image's interpreter, whatever version the host's has."""
     async with ContainerTier(toolchain(), program="podman", image=image) as tier:
         with workspace(tmp_path / "place") as spec:

@@ -137,7 +137,7 @@ class Opened:
 
 @pytest.mark.needs_container
 @pytest.mark.parametrize("program", ["podman", pytest.param("docker", marks=pytest.mark.soak)])
-async def test_what_is_the_engines_own_in_the_contract(program: str, tmp_path: Path) -> None:
+async def test_the_engine_specific_part_of_the_contract(program: str, tmp_path: Path) -> None:
     """Test the promises that an exec server alone does not keep: the whole contract takes minutes (`soak`).
 
     Most of those minutes start containers: here promises share one container as far as their limits and ends

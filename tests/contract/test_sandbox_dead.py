@@ -70,7 +70,7 @@ async def test_whoever_of_a_process_sandbox_is_killed(who: str, tmp_path: Path) 
 
 @pytest.mark.needs_bwrap
 @needs_bwrap
-async def test_one_that_dies_while_nothing_runs_is_noticed_by_the_next_command(tmp_path: Path) -> None:
+async def test_the_next_command_notices_a_sandbox_that_died_idle(tmp_path: Path) -> None:
     async with ProcessTier(toolchain()) as tier:
         with workspace(tmp_path / "place") as spec:
             sandbox = await tier.open(spec)
@@ -83,7 +83,7 @@ async def test_one_that_dies_while_nothing_runs_is_noticed_by_the_next_command(t
 
 @pytest.mark.needs_bwrap
 @needs_bwrap
-async def test_one_that_used_up_its_memory_is_told_from_one_that_was_killed(tmp_path: Path) -> None:
+async def test_a_sandbox_out_of_memory_has_its_own_error_code(tmp_path: Path) -> None:
     """Files in /tmp are memory that no process can free: in the end the kernel kills the exec server too."""
     async with ProcessTier(toolchain()) as tier:
         with workspace(tmp_path / "place", memory_mb=64, tmp_mb=256) as spec:

@@ -80,7 +80,7 @@ with open("mapped", "w+b") as file:
 """
 
 
-async def test_what_is_the_machines_own_in_the_contract(tmp_path: Path) -> None:
+async def test_the_machine_specific_part_of_the_contract(tmp_path: Path) -> None:
     """Test the promises that an exec server alone does not keep: the whole contract takes minutes (`soak`)."""
     suite = TestVm()
     async with machines(tmp_path) as open_one:

@@ -66,7 +66,7 @@ async def test_the_gateways_socket_is_a_port_inside(tmp_path: Path) -> None:
     assert done.stdout.decode().splitlines() == [str(expected), "ConnectionRefusedError"]
 
 
-async def test_a_socket_that_is_not_there_ends_the_connection(tmp_path: Path) -> None:
+async def test_a_missing_socket_ends_the_connection(tmp_path: Path) -> None:
     async with VmTier(toolchain(), vm_kit.machine()) as tier:
         with workspace(tmp_path / "place") as spec:
             sandbox = await tier.open(replace(spec, egress=tmp_path / "none"))

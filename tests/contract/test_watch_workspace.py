@@ -104,7 +104,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
-def test_what_is_told_is_what_was_done(kit: WorkspaceKit, driver: DriverName, name: str) -> None:
+def test_reported_events_match_the_changes(kit: WorkspaceKit, driver: DriverName, name: str) -> None:
     script, expected = SCRIPTS[name]
     # A file that is replaced before the watcher looks is reported by its result: a busy machine may do that once.
     seen = [told(kit, kit.workspace(driver), script)]
@@ -143,7 +143,7 @@ def test_a_new_directory_is_looked_at_and_followed(kit: WorkspaceKit, driver: Dr
         "git mv docs/a.md docs/z.md; git rm -q docs/b.md; git commit -qm x; git stash list",
     ],
 )
-def test_every_changed_path_is_told(kit: WorkspaceKit, driver: DriverName, script: str) -> None:
+def test_every_changed_path_is_reported(kit: WorkspaceKit, driver: DriverName, script: str) -> None:
     workspace = kit.workspace(driver)
     events = told(kit, workspace, script)
     paths = {path for _, path in events}
@@ -152,7 +152,7 @@ def test_every_changed_path_is_told(kit: WorkspaceKit, driver: DriverName, scrip
     assert not [path for path in paths if path.startswith(".git/")]
 
 
-def test_directories_made_anew_by_the_inode_of_the_one_before_are_told(tmp_path: Path, driver: DriverName) -> None:
+def test_recreated_directories_are_reported(tmp_path: Path, driver: DriverName) -> None:
     files = {f"{number}/{name}.md": "x\n" for number in range(60) for name in "ab"}
     kit = WorkspaceKit(tmp_path, files)
     workspace = kit.workspace(driver)
@@ -162,7 +162,9 @@ def test_directories_made_anew_by_the_inode_of_the_one_before_are_told(tmp_path:
     assert [path for path in changed(workspace) if path not in paths and not path.startswith(parents)] == []
 
 
-def test_ignored_paths_are_counted_and_tracked_ones_among_them_told(tmp_path: Path, driver: DriverName) -> None:
+def test_ignored_paths_are_counted_and_tracked_paths_among_them_reported(
+    tmp_path: Path, driver: DriverName
+) -> None:
     kit = WorkspaceKit(tmp_path)
     (kit.repository / "build").mkdir()
     (kit.repository / "build/kept.txt").write_text("kept\n")
@@ -248,7 +250,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> WorkspaceKit:
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_what_came_and_went_before_its_directory_was_watched_is_a_named_gap(
+def test_short_lived_files_in_unwatched_directories_are_reported_as_gaps(
     wide: WorkspaceKit, driver: DriverName, name: str
 ) -> None:
     workspace = wide.workspace(driver)
@@ -286,7 +288,7 @@ WANDER = """
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_run_of_changes_is_told_or_named_and_the_last_word_is_true(
+def test_random_changes_are_reported_and_the_last_events_are_correct(
     wide: WorkspaceKit, driver: DriverName, seed: int
 ) -> None:
     workspace = wide.workspace(driver)
@@ -373,7 +375,7 @@ def collected(watcher: Watcher) -> list[tuple[str, str]]:
     return events
 
 
-def test_what_the_kernel_dropped_is_a_gap_and_is_found(
+def test_changes_lost_in_an_overflow_are_found_by_a_rescan(
     kit: WorkspaceKit, driver: DriverName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = kit.workspace(driver)
@@ -440,7 +442,7 @@ def test_two_workspaces_never_mix(kit: WorkspaceKit, driver: DriverName) -> None
         assert {path[0] for _, path in seen(taken(two))} == {"b"}
 
 
-def test_a_closed_watcher_leaves_nothing(kit: WorkspaceKit, driver: DriverName) -> None:
+def test_a_closed_watcher_leaves_no_threads_or_open_files(kit: WorkspaceKit, driver: DriverName) -> None:
     workspace = kit.workspace(driver)
     before, threads = sorted(os.listdir("/proc/self/fd")), threading.active_count()
     with watching(kit, workspace) as watcher:
@@ -472,7 +474,7 @@ def test_no_instance_left_is_an_error_with_a_way_out(kit: WorkspaceKit, monkeypa
     assert "max_user_instances" in (caught.value.hint or "")
 
 
-def test_the_reader_is_told_once_until_it_takes(kit: WorkspaceKit) -> None:
+def test_the_reader_is_notified_once_until_events_are_taken(kit: WorkspaceKit) -> None:
     workspace, calls = kit.workspace("worktree"), []
     with Watcher.open(kit.depot(), workspace, on_ready=lambda: calls.append(1)) as watcher:
         root = workspace.scan_root()

@@ -47,5 +47,5 @@ class TestDrivers(DriverContract):
     pass
 
 
-def test_every_driver_is_probed_and_held_against_the_contract() -> None:
+def test_every_driver_is_probed_and_tested_by_the_contract() -> None:
     assert set(get_args(DriverName)) == set(DRIVERS) == set(PROBED) == {driver for driver, _ in _GROUNDS.values()}

@@ -40,7 +40,7 @@ def promote(kit: ActionsKit, mission: str) -> MissionState:
     return asyncio.run(work())
 
 
-def test_fetch_brings_branches_into_the_depot_and_changes_nothing_else(kit: ActionsKit) -> None:
+def test_fetch_updates_only_the_remote_branches_of_the_depot(kit: ActionsKit) -> None:
     theirs = kit.elsewhere({"h.txt": "h\n"})
     before = repository_state(kit.repository)
     lines: list[str] = []
@@ -63,7 +63,7 @@ def test_fetch_brings_branches_into_the_depot_and_changes_nothing_else(kit: Acti
     assert again.result["moved"] == 0
 
 
-def test_a_remote_that_is_not_there_or_not_allowed_is_refused(kit: ActionsKit) -> None:
+def test_a_missing_or_forbidden_remote_is_refused(kit: ActionsKit) -> None:
     assert codes(kit.act("fetch", remote="nowhere")) == ["remote_not_found"]
     for url, code in (
         ("ext::sh -c 'touch fired'", "remote_protocol"),
@@ -77,14 +77,14 @@ def test_a_remote_that_is_not_there_or_not_allowed_is_refused(kit: ActionsKit) -
         assert (state.status, codes(state)) == ("failed", [code]), url
 
 
-def test_only_what_was_promoted_is_pushed(kit: ActionsKit) -> None:
+def test_push_of_an_unpromoted_result_is_refused(kit: ActionsKit) -> None:
     mission = kit.left()
     state = kit.act("push", mission.id, remote="origin")
     assert (state.status, codes(state)) == ("failed", ["not_promoted"])
     assert git(kit.origin, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
 
 
-def test_a_branch_is_pushed_overwritten_and_removed_each_by_its_own_yes(kit: ActionsKit) -> None:
+def test_force_push_and_branch_deletion_each_need_approval(kit: ActionsKit) -> None:
     mission = kit.promoted()
     branch = "chargehand/mend-add"
     state = kit.act("push", mission.id, remote="origin")
@@ -119,7 +119,7 @@ def test_a_branch_is_pushed_overwritten_and_removed_each_by_its_own_yes(kit: Act
         assert verify(app.store, mission.id).ok
 
 
-def test_a_rule_of_ones_own_grants_it_ahead_and_another_denies(kit: ActionsKit) -> None:
+def test_user_policy_rules_allow_or_deny_an_action_without_asking(kit: ActionsKit) -> None:
     mission = kit.promoted()
     branch = "chargehand/mend-add"
     kit.act("push", mission.id, remote="origin")
@@ -138,7 +138,7 @@ def test_a_rule_of_ones_own_grants_it_ahead_and_another_denies(kit: ActionsKit) 
     assert (denied.status, codes(denied)) == ("failed", ["action_denied"])
 
 
-def test_a_merge_stands_on_the_tip_and_gets_out_only_once_it_was_judged(kit: ActionsKit) -> None:
+def test_a_merge_moves_the_base_and_is_pushed_only_after_new_checks(kit: ActionsKit) -> None:
     mission = kit.promoted()
     theirs = kit.elsewhere({"g.txt": "theirs\n"})
     kit.act("fetch", remote="origin")
@@ -163,7 +163,7 @@ def test_a_merge_stands_on_the_tip_and_gets_out_only_once_it_was_judged(kit: Act
     assert kit.act("merge", mission.id, tip="origin/main").result["changed"] is False
 
 
-def test_by_default_it_is_the_branch_the_mission_started_from(kit: ActionsKit) -> None:
+def test_merge_defaults_to_the_base_branch_of_the_mission(kit: ActionsKit) -> None:
     mission = kit.left()
     write_files(kit.repository, {"g.txt": "mine\n"})
     git(kit.repository, "commit", "-q", "-a", "-m", "on")
@@ -185,7 +185,7 @@ def test_by_default_it_is_the_branch_the_mission_started_from(kit: ActionsKit) -
         assert app.mission_reader.state(mission.id).checkpoints[-1] == last
 
 
-def test_what_a_check_refuses_stays_refused_after_a_merge(kit: ActionsKit) -> None:
+def test_a_result_with_a_failed_check_cannot_be_promoted_after_a_merge(kit: ActionsKit) -> None:
     mission = kit.left()
     kit.elsewhere({"g.txt": "theirs\n"})
     kit.act("fetch", remote="origin")
@@ -196,7 +196,7 @@ def test_what_a_check_refuses_stays_refused_after_a_merge(kit: ActionsKit) -> No
 
 
 @pytest.mark.parametrize("kind", ["merge", "rebase"])
-def test_a_conflict_is_told_by_hunks_and_changes_nothing(kit: ActionsKit, kind: str) -> None:
+def test_a_conflict_is_reported_by_hunks_and_leaves_the_mission_unchanged(kit: ActionsKit, kind: str) -> None:
     mission = kit.left()
     kit.elsewhere({"f.txt": "one\ntheirs\nthree\n"})
     kit.act("fetch", remote="origin")
@@ -214,7 +214,7 @@ def test_a_conflict_is_told_by_hunks_and_changes_nothing(kit: ActionsKit, kind: 
     assert "merge.conflicted" in kit.types(mission.id)
 
 
-def test_a_rebase_replays_and_a_message_goes_into_the_promotion(kit: ActionsKit) -> None:
+def test_a_rebase_replays_changes_and_keeps_the_commit_message(kit: ActionsKit) -> None:
     mission = kit.left("sed -i s/two/mine/ f.txt; echo new > n.txt")
     theirs = kit.elsewhere({"g.txt": "theirs\n"})
     kit.act("fetch", remote="origin")
@@ -236,7 +236,7 @@ def test_a_promoted_branch_is_not_rebased(kit: ActionsKit) -> None:
     assert codes(kit.act("rebase", mission.id, tip="main")) == ["rebase_promoted"]
 
 
-def test_a_held_mission_is_left_alone(kit: ActionsKit) -> None:
+def test_merge_of_a_claimed_mission_is_refused(kit: ActionsKit) -> None:
     mission = kit.left()
     with kit.opened() as app:
         member = app.workers.join("worker", on_lost=lambda: None)

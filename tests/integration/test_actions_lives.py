@@ -53,7 +53,7 @@ def test_when_its_time_is_up_the_whole_tree_ends(kit: ActionsKit, hanging: Path)
     assert not alive(hanging)
 
 
-def test_no_more_run_at_once_than_may_and_the_next_says_what_it_waits_for(kit: ActionsKit, hanging: Path) -> None:
+def test_actions_over_the_concurrency_limit_are_queued_with_a_reason(kit: ActionsKit, hanging: Path) -> None:
     file = kit.place / ".config/chargehand/config.toml"
     file.parent.mkdir(parents=True)
     file.write_text("[actions]\ngit_at_once = 1\n")
@@ -80,7 +80,7 @@ def test_no_more_run_at_once_than_may_and_the_next_says_what_it_waits_for(kit: A
     assert not alive(hanging)
 
 
-def test_one_that_waits_can_be_cancelled(kit: ActionsKit) -> None:
+def test_a_queued_action_can_be_cancelled(kit: ActionsKit) -> None:
     with kit.opened() as app:
         actions = Actions(app)
         held = kit.made(app, "fetch", remote="origin")
@@ -124,7 +124,7 @@ def test_cancelled_from_another_process(kit: ActionsKit, hanging: Path) -> None:
     assert not alive(hanging)
 
 
-def test_ctrl_c_cancels_it(kit: ActionsKit, hanging: Path) -> None:
+def test_ctrl_c_cancels_an_action(kit: ActionsKit, hanging: Path) -> None:
     cli = Cli(kit.place, GIT_SSH_COMMAND=os.environ["GIT_SSH_COMMAND"])
     process = cli.start("git", "fetch", "hangs", "--time", "10m", cwd=kit.repository)
     until(lambda: len(os.listdir(hanging)) == 6)
@@ -137,7 +137,7 @@ def test_ctrl_c_cancels_it(kit: ActionsKit, hanging: Path) -> None:
 
 
 @pytest.mark.needs_bwrap
-def test_a_command_in_a_sandbox_without_waiting_for_it(kit: ActionsKit) -> None:
+def test_a_detached_command_runs_in_a_sandbox_and_its_log_can_be_followed(kit: ActionsKit) -> None:
     cli = Cli(kit.place)
     script = "cat f.txt; echo err >&2; exit 5"
     started = cli.say("exec", "--detach", "--", "sh", "-c", script, cwd=kit.repository)

@@ -86,7 +86,7 @@ def kit(tmp_path: Path) -> ProgramKit:
     return ProgramKit(tmp_path)
 
 
-def test_a_cli_works_and_its_count_stands_beside_the_ledgers(kit: ProgramKit) -> None:
+def test_the_token_count_of_a_cli_agent_agrees_with_the_ledger(kit: ProgramKit) -> None:
     state = kit.work_as(kit.cli("pay"))
     assert state.status == "promoted", state.reasons
     assert git(kit.repository, "show", f"{state.exported}:made.txt") == "made"
@@ -100,7 +100,7 @@ def test_a_cli_works_and_its_count_stands_beside_the_ledgers(kit: ProgramKit) ->
 
 
 @pytest.mark.parametrize(("way", "tool"), [("cli", "write"), ("acp", "edit")])
-def test_the_transcript_is_what_it_told_and_says_whose_word_it_is(kit: ProgramKit, way: str, tool: str) -> None:
+def test_the_transcript_has_the_output_of_the_agent_marked_as_such(kit: ProgramKit, way: str, tool: str) -> None:
     state = kit.work_as(getattr(kit, way)("edit"))
     with kit.opened() as app:
         lines = list(read_transcript(app.store, state))
@@ -114,7 +114,7 @@ def test_the_transcript_is_what_it_told_and_says_whose_word_it_is(kit: ProgramKi
     assert {json.loads(line)["own_word"] for line in said.splitlines()} == {True}
 
 
-def test_a_failure_that_an_agent_tells_stands_in_its_transcript(kit: ProgramKit) -> None:
+def test_an_error_reported_by_an_agent_is_in_its_transcript(kit: ProgramKit) -> None:
     state = kit.work_as(kit.cli("fail"))
     with kit.opened() as app:
         errors = [line.text for line in read_transcript(app.store, state) if line.speaker == "error"]
@@ -152,7 +152,7 @@ def test_no_budget_is_outspent_and_no_key_is_anywhere(kit: ProgramKit, way: str)
     assert holders == []
 
 
-def test_a_patch_is_applied_by_file_and_by_request_and_refused_where_it_does_not_fit(kit: ProgramKit) -> None:
+def test_a_patch_applies_from_file_or_request_and_fails_on_a_mismatch(kit: ProgramKit) -> None:
     (kit.place / "mend.patch").write_text(PATCH)
     named = kit.work_as(f'kind = "patch"\npatch = "{kit.place}/mend.patch"', model=None)
     inline = kit.work_as('kind = "patch"', model=None, text=PATCH)

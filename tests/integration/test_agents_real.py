@@ -154,7 +154,7 @@ def kit(tmp_path: Path) -> RealKit:
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
+def test_an_agent_fixes_a_repository_and_its_token_count_matches_the_gateway(
     kit: RealKit, kind: str, name: CliName
 ) -> None:
     installed(kind, name)
@@ -184,7 +184,7 @@ def test_it_mends_a_repository_and_its_count_is_that_of_the_gateway(
 
 
 @pytest.mark.parametrize(("name", "other"), OTHERS)
-def test_a_model_of_another_dialect_answers_it(kit: RealKit, name: CliName, other: Dialect) -> None:
+def test_an_agent_works_with_a_model_of_another_dialect(kit: RealKit, name: CliName, other: Dialect) -> None:
     """The model is a server on loopback that knows one dialect; the gateway translates calls and replies."""
     installed("cli", name)
     before = [says("never asked")] if name == "qwen" else []  # its first request has an invented reply
@@ -199,7 +199,7 @@ def test_a_model_of_another_dialect_answers_it(kit: RealKit, name: CliName, othe
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_it_never_spends_more_than_it_may(kit: RealKit, kind: str, name: CliName) -> None:
+def test_an_agent_stays_within_its_budget(kit: RealKit, kind: str, name: CliName) -> None:
     installed(kind, name)
     dear = Usage(input=20_000, output=1_000)
     looks = [call("bash", command=f"sed -n {number}p {FILE}") for number in range(1, 41)]
@@ -211,7 +211,7 @@ def test_it_never_spends_more_than_it_may(kit: RealKit, kind: str, name: CliName
 
 
 @pytest.mark.parametrize(("kind", "name"), [way for way in WAYS if way != ("acp", "claude")])
-def test_it_goes_on_in_its_own_session_where_its_message_cannot_be_read(
+def test_an_unreadable_message_is_requested_again_in_the_same_session(
     kit: RealKit, kind: str, name: CliName
 ) -> None:
     """claude's adapter is left out: it asks the model about such a command, which breaks the script's order."""
@@ -235,7 +235,7 @@ def test_it_goes_on_in_its_own_session_where_its_message_cannot_be_read(
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_a_probe_starts_it_inside_a_sandbox(kit: RealKit, kind: str, name: CliName) -> None:
+def test_a_probe_starts_the_agent_in_a_sandbox(kit: RealKit, kind: str, name: CliName) -> None:
     installed(kind, name)
     with kit.opened() as app:
         kit.home.mkdir(exist_ok=True)
@@ -247,7 +247,7 @@ def test_a_probe_starts_it_inside_a_sandbox(kit: RealKit, kind: str, name: CliNa
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_nothing_that_it_started_outlives_its_attempt(kit: RealKit, kind: str, name: CliName) -> None:
+def test_background_processes_of_an_agent_end_with_its_attempt(kit: RealKit, kind: str, name: CliName) -> None:
     """The agent's shell leaves two background processes, one of them in a new session."""
     installed(kind, name)
     before, seen = children(), dict[tuple[int, str], str]()

@@ -220,7 +220,7 @@ def watched(tmp_path: Path, hook: Hook) -> Iterator[Watched]:
 # --- rules
 
 
-def test_slow_checkpoints_are_told_once_counted_and_over_after_calm(watched: Watched, hook: Hook) -> None:
+def test_slow_checkpoints_raise_one_alert_that_repeats_and_ends_after_calm(watched: Watched, hook: Hook) -> None:
     watched.checkpoint(0.9)
     assert watched.look(10) == []
     for seconds in (1.5, 0.1, 3.0):
@@ -305,7 +305,7 @@ def test_a_breaker_and_the_budget_of_a_day(tmp_path: Path) -> None:
     watched.reader.close()
 
 
-def test_what_one_has_begun_to_tell_is_nobody_elses_at_that_very_moment(watched: Watched) -> None:
+def test_a_notice_being_sent_is_not_due_for_another_sender_at_that_moment(watched: Watched) -> None:
     now, notice = watched.clock.now(), trial_notice(watched.clock.now())
     waiting, due = queue_notices((), [notice], ["hook"], now)
     assert due == {"hook": [notice]}
@@ -314,7 +314,7 @@ def test_what_one_has_begun_to_tell_is_nobody_elses_at_that_very_moment(watched:
     assert queue_notices(waiting, [], ["hook"], later)[1] == {"hook": [notice]}
 
 
-def test_of_two_that_look_one_tells(watched: Watched, hook: Hook) -> None:
+def test_two_concurrent_watchers_send_one_notice(watched: Watched, hook: Hook) -> None:
     watched.checkpoint(2.0)
     with StateReader.open(environ=watched.environ, cwd=watched.place) as other:
         other.clock = watched.clock
@@ -442,7 +442,7 @@ def channel(hook: Hook, **keys: str) -> WebhookChannel:
         ([307, 307], 1, "307"),
     ],
 )
-def test_a_webhook_is_tried_again_only_where_that_may_help(
+def test_a_webhook_is_retried_only_after_retryable_errors(
     hook: Hook, answers: list[int], tries: int, problem: str
 ) -> None:
     hook.answers = list(answers)
@@ -456,7 +456,7 @@ def test_a_webhook_is_tried_again_only_where_that_may_help(
     assert all("X-Chargehand-Signature" not in headers for _, headers, _ in hook.got)
 
 
-def test_nothing_goes_unsigned_where_a_secret_is_named(hook: Hook, watched: Watched) -> None:
+def test_no_unsigned_notice_is_sent_if_the_signing_secret_is_missing(hook: Hook, watched: Watched) -> None:
     watched.environ.pop("ALERT_SECRET")
     watched.restart()
     watched.checkpoint(2.0)
@@ -466,7 +466,7 @@ def test_nothing_goes_unsigned_where_a_secret_is_named(hook: Hook, watched: Watc
     assert "ALERT_SECRET is not set" in (list_alerts(watched.reader).channels[0].problem or "")
 
 
-def test_a_way_that_fails_is_told_once_by_the_others_and_ends_when_it_works(tmp_path: Path, hook: Hook) -> None:
+def test_a_failing_channel_raises_one_alert_on_the_other_channels(tmp_path: Path, hook: Hook) -> None:
     with running(MailSink(None)) as sink:
         port = sink.server_address[1]
         mail = f'mail_to = ["ops@example.org", "dev@example.org"]\nmail_server = "127.0.0.1:{port}"\n'
@@ -497,7 +497,7 @@ def mail_config(port: int) -> str:
     )
 
 
-def test_mail_goes_over_tls_with_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mail_is_sent_over_tls_with_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     self_signed(key, certificate, host="localhost")
     with running(MailSink(certificate, key)) as sink:
@@ -531,7 +531,7 @@ def test_a_password_is_never_sent_without_tls(tmp_path: Path) -> None:
     assert all(line.upper().startswith(("EHLO", "QUIT")) for line in sink.plain)
 
 
-def test_the_desktop_shows_notices_where_somebody_sits(tmp_path: Path) -> None:
+def test_desktop_notices_are_shown_in_a_user_session(tmp_path: Path) -> None:
     program, shown = tmp_path / "bin/notify-send", tmp_path / "shown"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> {shown}\n')
@@ -610,7 +610,7 @@ def test_the_command_lists_tries_and_prints_rules(tmp_path: Path, hook: Hook) ->
         subprocess.run([promtool, "check", "rules", str(tmp_path / "rules.yml")], check=True, capture_output=True)
 
 
-def test_a_store_from_before_alerts_and_rows_of_nobody(watched: Watched) -> None:
+def test_alerts_work_with_unreadable_rows_and_a_migrated_store(watched: Watched) -> None:
     watched.checkpoint(2.0)
     watched.look(1)
     database = watched.reader.home / "store.db"
@@ -629,7 +629,7 @@ def test_a_store_from_before_alerts_and_rows_of_nobody(watched: Watched) -> None
     assert watched.look(1) == ["raised checkpoint_slow"]
 
 
-def test_what_the_how_to_shows_holds() -> None:
+def test_the_examples_of_the_operations_guide_are_valid() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/operations.md").read_text()
     shown = re.findall(r"```toml\n(.*?)```", page, re.S)
     resolved = resolve(user=UserFile(path=Path("config.toml"), text="\n".join(shown))).config

@@ -94,7 +94,7 @@ def test_an_edit_is_clean_and_whole_in_a_clone(cli: Cli, project: Path) -> None:
     ],
     ids=["a secret", "content for a pointer", "without its filter", "attributes that leave others modified"],
 )
-def test_what_a_clone_would_have_otherwise_needs_a_person(
+def test_content_that_differs_in_a_clone_needs_approval(
     cli: Cli, project: Path, script: str, rule: str, path: str
 ) -> None:
     result = run(cli, project, f"echo more >> d/note.txt; {script}")
@@ -109,7 +109,7 @@ def test_a_file_that_git_would_refuse_is_not_taken(cli: Cli, project: Path) -> N
     assert (result.document["status"], result.reasons) == ("refused", {"entry_encoding"}), result
 
 
-def test_it_is_said_where_checks_see_pointers(cli: Cli, project: Path) -> None:
+def test_the_log_names_files_that_checks_see_as_lfs_pointers(cli: Cli, project: Path) -> None:
     result = run(cli, project, "echo more >> d/note.txt")
     log = cli.say("mission", "log", result.document["mission"], cwd=project).stdout
     assert "checks see 2 files as pointers of Git LFS, without their content: d/a.big, d/b.big" in log

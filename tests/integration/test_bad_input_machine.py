@@ -107,7 +107,9 @@ class TestKilled:
 
     @pytest.mark.parametrize("victim", ["bwrap", "launcher"])
     @pytest.mark.parametrize("where", ["agent", "check"])
-    def test_while_it_works(self, cli: Cli, tmp_path: Path, victim: str, where: str) -> None:
+    def test_a_mission_resumes_after_its_sandbox_is_killed(
+        self, cli: Cli, tmp_path: Path, victim: str, where: str
+    ) -> None:
         repo = repository(tmp_path / "repo")
         # grep skips the wait on the base. No pipe: a pipe fails if its reader ends first.
         wait = f"grep -qs aaa *.txt || sleep {MARK} || true"
@@ -354,7 +356,7 @@ READING = (
 
 
 @pytest.mark.needs_root
-def test_what_only_reads_needs_no_room_and_gc_makes_some(tmp_path: Path) -> None:
+def test_reading_commands_work_on_a_full_disk_and_gc_frees_space(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     with small_disk(tmp_path / "person", kib=65536) as cli:
         assert cli.with_spare(None, repo, MEND).code == 0

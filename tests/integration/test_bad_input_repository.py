@@ -105,7 +105,7 @@ class TestDirtyTree:
         ],
         ids=["changed file", "untracked file", "ignored file", "directory in the way", "file in the way"],
     )
-    def test_apply_is_refused_where_it_would_write_over_work(
+    def test_apply_is_refused_if_it_would_overwrite_uncommitted_changes(
         self, cli: Cli, tmp_path: Path, dirty: dict[str, str], agent: str
     ) -> None:
         repo = repository(tmp_path / "repo")
@@ -120,7 +120,9 @@ class TestDirtyTree:
         assert f"chargehand mission promote {result.document['mission']}" in applied.reason
         assert repository_state(repo) == before
 
-    def test_apply_works_beside_other_work_and_after_it_is_put_away(self, cli: Cli, tmp_path: Path) -> None:
+    def test_apply_keeps_unrelated_changes_and_works_after_a_conflict_is_removed(
+        self, cli: Cli, tmp_path: Path
+    ) -> None:
         repo = repository(tmp_path / "repo")
         write_files(repo, {"f.txt": "mine\n", "g.txt": "mine\n", "new.txt": "mine\n"})
         blocked = cli.run(repo, "--apply")
@@ -156,7 +158,7 @@ def test_submodules_are_kept_and_untouched(cli: Cli, tmp_path: Path) -> None:
         assert "--repo module" in wrong["hint"]
 
 
-def test_lfs_pointers_are_kept_as_they_are(cli: Cli, tmp_path: Path) -> None:
+def test_lfs_pointers_are_kept_unchanged(cli: Cli, tmp_path: Path) -> None:
     files = {**FILES, ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n", "big.bin": POINTER}
     repo = make_repository(tmp_path / "repo", files)
     for part in ("process", "smudge", "clean"):
@@ -192,7 +194,7 @@ _MEASURED = (
 )
 
 
-def test_huge_sparse_file_is_refused_without_reading_it(cli: Cli, tmp_path: Path) -> None:
+def test_a_huge_sparse_file_is_refused_without_being_read(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     before = repository_state(repo, without="\0")
     agent = shell("truncate -s 1G big; sed -i s/a/b/ f.txt")
@@ -225,7 +227,7 @@ def test_many_big_files_and_a_big_file_in_the_base(cli: Cli, tmp_path: Path) -> 
 class TestBranches:
     """The branch that a result is exported to."""
 
-    def test_no_room_beside_a_branch_called_chargehand(self, cli: Cli, tmp_path: Path) -> None:
+    def test_a_branch_named_chargehand_blocks_the_export_until_renamed(self, cli: Cli, tmp_path: Path) -> None:
         repo = repository(tmp_path / "repo")
         git(repo, "branch", "chargehand")
         before = repository_state(repo)

@@ -62,7 +62,7 @@ STREAMS_USED = {
         for closed in CLOSED
     ],
 )
-def test_closed_streams_are_as_good_as_none(
+def test_commands_work_with_closed_standard_streams(
     cli: Cli, repo: Path, words: tuple[str, ...], code: int, closed: str
 ) -> None:
     done = give(cli, f'exec "$@" {closed}', *words, cwd=repo)
@@ -90,13 +90,13 @@ def test_a_full_disk_behind_stdout_is_named(cli: Cli, repo: Path, form: tuple[st
 
 
 @pytest.mark.parametrize("words", [("mission", "list"), ("config", "show"), ("run", "mend"), ("mcp",)])
-def test_a_directory_that_is_gone_is_told(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_deleted_current_directory_is_an_error(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
     done = give(cli, 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert "the current directory no longer exists" in done.stderr
 
 
-def test_a_person_without_a_home_is_told_so(cli: Cli, tmp_path: Path) -> None:
+def test_an_unknown_home_directory_is_an_error(cli: Cli, tmp_path: Path) -> None:
     # A user without an entry in the user database, as is common in containers.
     (tmp_path / "sitecustomize.py").write_text("import os\nos.getuid = lambda: 54321\n")
     python = {"HOME": "", "CHARGEHAND_HOME": "", "PYTHONPATH": str(tmp_path)}
@@ -162,7 +162,7 @@ def test_git_that_may_not_write_names_the_way_out(repo: Path) -> None:
     assert "writable" in caught.value.hint
 
 
-def test_a_backup_to_where_nothing_can_be_made_speaks_of_that_place(cli: Cli, repo: Path) -> None:
+def test_a_failed_backup_names_its_target_path(cli: Cli, repo: Path) -> None:
     assert cli.say("mission", "list", cwd=repo).code == 0
     error = cli.refused("backup_failed", 6, "store", "backup", "/proc/copy", cwd=repo)
     assert "/proc/copy" in error["message"]

@@ -32,7 +32,7 @@ def run_words(*words: str, agent: str = MEND) -> tuple[str, ...]:
     return ("run", "mend", "--agent", agent, *PASSES, *words)
 
 
-def test_wrong_words_start_nothing(cli: Cli, shared: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_start_no_mission(cli: Cli, shared: Path, tmp_path: Path) -> None:
     before = repository_state(shared)
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "zero.txt").write_bytes(b"mend\0it")
@@ -59,7 +59,7 @@ def test_wrong_words_start_nothing(cli: Cli, shared: Path, tmp_path: Path) -> No
     assert repository_state(shared) == before
 
 
-def test_unknown_agent_lists_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_agent_error_lists_the_known_agents(tmp_path: Path) -> None:
     cli, repo = Cli(tmp_path / "person"), repository(tmp_path / "repo")
     none = cli.refused("not_found", 2, *run_words(agent="fixr"), cwd=repo)
     assert "'fixr'" in none["message"]
@@ -98,7 +98,7 @@ def test_configuration_that_is_no_text(cli: Cli, tmp_path: Path) -> None:
     assert "chargehand.toml" in cli.refused("config_invalid", 2, *run_words(), cwd=repo)["message"]
 
 
-def test_trust_is_of_one_exact_content(cli: Cli, tmp_path: Path) -> None:
+def test_trust_applies_only_to_the_exact_configuration(cli: Cli, tmp_path: Path) -> None:
     wants = '[sandbox]\ntoolchain = ["/opt"]\n'
     repo = make_repository(tmp_path / "repo", {**FILES, "chargehand.toml": wants})
     before = repository_state(repo)

@@ -84,7 +84,7 @@ def judged(state: MissionState) -> list[str]:
     return [verdict.status for verdict in state.verdicts if verdict.scope == "merged"]
 
 
-async def test_who_is_paused_while_its_merge_is_judged_lets_the_others_land(tmp_path: Path) -> None:
+async def test_a_mission_paused_during_merge_checks_lets_others_land(tmp_path: Path) -> None:
     """Pausing also frees the only slot for checks."""
     missions_kit = MissionKit(tmp_path, FILES)
     missions_kit.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
@@ -107,7 +107,7 @@ async def test_who_is_paused_while_its_merge_is_judged_lets_the_others_land(tmp_
     assert both.landed()[:3] == ["slow", "quick", "theirs.txt"]
 
 
-async def test_who_is_resumed_waits_for_its_turn_and_may_be_paused_again_meanwhile(tmp_path: Path) -> None:
+async def test_a_resumed_mission_waits_for_its_turn_and_can_be_paused_again(tmp_path: Path) -> None:
     missions_kit = MissionKit(tmp_path, FILES)
     async with two(missions_kit) as both:
         pausing: list[asyncio.Task[None]] = []
@@ -144,7 +144,7 @@ def _told(both: Two, mission: str, kind: type[Any]) -> list[Any]:
     return [line for line in both.app.store.log.read(mission) if line.type == kind.type]
 
 
-async def test_who_is_cancelled_while_it_waits_to_go_on_ends_and_holds_nothing(tmp_path: Path) -> None:
+async def test_a_mission_cancelled_in_the_queue_gives_up_its_turn(tmp_path: Path) -> None:
     missions_kit = MissionKit(tmp_path, FILES)
     async with two(missions_kit) as both:
         pausing: list[asyncio.Task[None]] = []
@@ -170,7 +170,7 @@ async def test_who_is_cancelled_while_it_waits_to_go_on_ends_and_holds_nothing(t
     assert both.landed()[:2] == ["b", "theirs.txt"]
 
 
-async def test_who_stops_before_its_promotion_goes_on_from_where_the_branch_is_then(tmp_path: Path) -> None:
+async def test_a_mission_stopped_before_promotion_resumes_from_the_new_tip(tmp_path: Path) -> None:
     missions_kit = MissionKit(tmp_path, FILES)
     async with two(missions_kit) as both:
         mission = both.create(request("a", break_at=("promote",)))
@@ -184,7 +184,7 @@ async def test_who_stops_before_its_promotion_goes_on_from_where_the_branch_is_t
     assert both.landed()[:2] == ["a", "b"]
 
 
-async def test_what_a_person_promotes_is_merged_with_what_landed_meanwhile(tmp_path: Path) -> None:
+async def test_a_manual_promotion_is_merged_with_changes_that_landed_meanwhile(tmp_path: Path) -> None:
     missions_kit = MissionKit(tmp_path, FILES)
     async with two(missions_kit) as both:
         mission = both.create(request("a", break_at=("promote",)))
@@ -203,7 +203,7 @@ class DiedError(BaseException):
 
 
 @pytest.mark.parametrize("point", ["moved", "prepared", "swapped", "signed", "exported"])
-async def test_who_died_around_its_promotion_is_taken_up_where_the_branch_is_then(
+async def test_a_mission_that_crashed_around_promotion_resumes_from_the_new_tip(
     tmp_path: Path, point: str
 ) -> None:
     missions_kit = MissionKit(tmp_path, FILES)
@@ -226,7 +226,7 @@ async def test_who_died_around_its_promotion_is_taken_up_where_the_branch_is_the
     assert git(missions_kit.repository, "status", "--porcelain") == ""
 
 
-async def test_what_died_after_its_promotion_and_is_red_with_what_landed_stays_on_its_own_branch(
+async def test_a_promoted_result_that_fails_with_the_new_tip_keeps_its_branch(
     tmp_path: Path,
 ) -> None:
     missions_kit = MissionKit(tmp_path, FILES)
@@ -249,7 +249,7 @@ async def test_what_died_after_its_promotion_and_is_red_with_what_landed_stays_o
 
 
 @pytest.mark.parametrize("point", ["met#1", "swapped#1"])
-async def test_who_is_killed_holds_up_nobody_and_is_taken_up_by_a_worker(tmp_path: Path, point: str) -> None:
+async def test_a_killed_mission_blocks_no_other_and_is_resumed_by_a_worker(tmp_path: Path, point: str) -> None:
     missions_kit, kit = MissionKit(tmp_path, FILES), CrashKit(tmp_path)
     kit.environ["CHARGEHAND_HOME"] = str(missions_kit.home)
     async with two(missions_kit) as both:

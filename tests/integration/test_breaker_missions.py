@@ -93,7 +93,7 @@ def kit(tmp_path: Path) -> BreakerKit:
     return kit
 
 
-def test_three_failures_open_it_a_probe_closes_it_and_a_person_may_say_otherwise(kit: BreakerKit) -> None:
+def test_three_failures_open_the_breaker_and_a_probe_or_person_overrides(kit: BreakerKit) -> None:
     failed = [kit.mission() for _ in range(3)]
     assert {state.attempts[0].reasons[0].code for state in failed} == {"agent_missing"}
     assert [kit.changes(state) for state in failed] == [[], [], ["open"]]
@@ -124,7 +124,7 @@ def test_three_failures_open_it_a_probe_closes_it_and_a_person_may_say_otherwise
     assert (after.status, kit.changes(after)) == ("promoted", [])
 
 
-def test_a_probe_that_fails_opens_it_anew_and_attempts_of_one_mission_count(kit: BreakerKit) -> None:
+def test_attempts_open_the_breaker_and_a_failed_probe_reopens_it(kit: BreakerKit) -> None:
     first = kit.mission(attempts=5)
     assert (first.status, len(first.attempts)) == ("waiting", 3)
     assert kit.changes(first) == ["open"]
@@ -135,7 +135,7 @@ def test_a_probe_that_fails_opens_it_anew_and_attempts_of_one_mission_count(kit:
     assert kit.mission().status == "waiting"
 
 
-def test_refused_work_says_nothing_against_an_agent(kit: BreakerKit) -> None:
+def test_refused_work_does_not_count_as_a_failure_of_the_agent(kit: BreakerKit) -> None:
     kit.program("exit 3")
     state = kit.mission(attempts=4)
     assert (state.status, len(state.attempts), kit.changes(state)) == ("failed", 4, [])
@@ -145,7 +145,7 @@ def test_refused_work_says_nothing_against_an_agent(kit: BreakerKit) -> None:
     assert kit.mission().status == "promoted"
 
 
-def test_one_of_two_missions_probes(kit: BreakerKit) -> None:
+def test_only_one_of_two_missions_probes_the_agent(kit: BreakerKit) -> None:
     kit.mission(attempts=3)
     kit.clock.advance(301)
     kit.program(f"sleep {MARK}; {GOLD}")
@@ -166,7 +166,7 @@ def test_one_of_two_missions_probes(kit: BreakerKit) -> None:
     assert sorted(state.status for state in asyncio.run(both())) == ["promoted", "waiting"]
 
 
-def test_where_a_model_is_away_the_next_one_begins(kit: BreakerKit) -> None:
+def test_the_fallback_model_is_used_if_the_first_model_is_unreachable(kit: BreakerKit) -> None:
     kit.model("away", provider="openai-compatible", base_url="http://127.0.0.1:9/v1")
     kit.model("scripted", scripted(MENDS))
     run: Callable[..., MissionState] = kit.native

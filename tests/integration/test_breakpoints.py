@@ -37,7 +37,7 @@ def resumed(cli: Cli, result: Completed, *words: str, cwd: Path) -> tuple[str, s
     return state.status, state.reasons[0].message if state.reasons else ""
 
 
-def test_it_stops_before_the_promotion_and_a_person_lets_it_go_on(cli: Cli, tmp_path: Path) -> None:
+def test_a_breakpoint_pauses_before_promotion_until_resumed(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     result = cli.run(repo, "--break-at", "promote")
     assert (result.code, result.document["status"], result.reasons) == (3, "paused", {"breakpoint"}), result
@@ -47,7 +47,7 @@ def test_it_stops_before_the_promotion_and_a_person_lets_it_go_on(cli: Cli, tmp_
     assert len(cli.state(result).attempts) == 1
 
 
-def test_each_resume_takes_one_step_until_it_is_to_go_to_its_end(cli: Cli, tmp_path: Path) -> None:
+def test_each_resume_takes_one_step_unless_resumed_to_the_end(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     result = cli.run(repo, "--break-at", "step")
     first = result.document["reasons"][0]["message"]
@@ -59,7 +59,7 @@ def test_each_resume_takes_one_step_until_it_is_to_go_to_its_end(cli: Cli, tmp_p
     assert cli.say("mission", "resume", result.document["mission"], "--step", "--to-end", cwd=repo).code == 2
 
 
-def test_a_mission_without_breakpoints_can_be_stepped_from_where_it_stopped(cli: Cli, tmp_path: Path) -> None:
+def test_a_mission_paused_at_a_breakpoint_can_be_resumed_by_step(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     result = cli.run(repo, "--break-at", "promote")
     assert resumed(cli, result, "--step", cwd=repo) == ("promoted", "")
@@ -144,7 +144,7 @@ def test_an_approval_is_for_the_tree_that_was_seen_and_for_no_other(tmp_path: Pa
         app.close()
 
 
-def test_a_single_step_of_a_mission_that_has_not_begun_is_its_first_one(tmp_path: Path) -> None:
+def test_a_single_step_of_a_planned_mission_is_its_first_step(tmp_path: Path) -> None:
     """One mission waits for a worker, the other for an earlier mission."""
     branch = Branch(tmp_path)
     branch.ask("echo a > f.txt", change=["f.txt"], break_at="plan")

@@ -43,7 +43,7 @@ def tip(repo: Path, result: Completed) -> str:
     return git(repo, "rev-parse", result.document["branch"])
 
 
-def test_changed_check_surface_waits_and_a_person_lets_it_in(cli: Cli, repo: Path) -> None:
+def test_a_changed_check_surface_waits_for_approval_by_a_person(cli: Cli, repo: Path) -> None:
     before = repository_state(repo)
     waiting = cli.run(repo, agent=shell("sed -i s/a/b/ f.txt; touch conftest.py"))
     assert (waiting.code, waiting.document["status"]) == (3, "waiting"), waiting
@@ -63,7 +63,7 @@ def test_without_checks_a_person_decides(cli: Cli, repo: Path) -> None:
     assert decide(cli, "promote", waiting, cwd=repo).code == 0
 
 
-def test_red_stays_refused(cli: Cli, repo: Path) -> None:
+def test_a_failed_result_cannot_be_promoted_by_a_person(cli: Cli, repo: Path) -> None:
     before = repository_state(repo, without="\0")
     red = cli.say("run", "m", "--agent", "command:sed -i s/a/b/ f.txt", "--only-check", "false", cwd=repo)
     assert (red.code, red.document["status"], red.reasons) == (1, "refused", {"check_failed"})

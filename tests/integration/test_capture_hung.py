@@ -89,7 +89,7 @@ async def hangs(sandbox: Sandbox) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
+def test_the_last_output_of_a_killed_sandbox_is_kept(tmp_path: Path) -> None:
     kit = MissionKit(tmp_path)
 
     async def work() -> MissionState:
@@ -120,7 +120,7 @@ def test_where_the_sandbox_dies_its_last_words_are_kept(tmp_path: Path) -> None:
     assert (document["why"], document["processes"], document["output"]) == ("sandbox_died", [], "last words\n")
 
 
-def test_what_comes_before_the_agent_takes_of_its_time(tmp_path: Path) -> None:
+def test_setup_time_counts_against_the_time_of_the_agent(tmp_path: Path) -> None:
     """Otherwise a slow setup would leave the agent no time for its last writes before the mission ends."""
     kit, clock = MissionKit(tmp_path), AheadClock()
     kit.environ["CHARGEHAND_PROJECT_SETUP"] = f"sleep {MARK} || true"

@@ -85,7 +85,7 @@ def finished(crew: Crew, mission: str) -> MissionState:
     return state
 
 
-def test_each_merged_tree_is_run_once_and_the_next_one_before_its_turn(crew: Crew) -> None:
+def test_each_merged_tree_is_checked_once_and_the_next_result_ahead(crew: Crew) -> None:
     mission = queued_up(crew, [task(name) for name in "abcd"], "cat sub/* > /dev/null")
     state = finished(crew, mission)
     # The first result needs no run: it is on the base already. Each other has one, two of them ahead of turn.
@@ -99,7 +99,7 @@ def test_each_merged_tree_is_run_once_and_the_next_one_before_its_turn(crew: Cre
     assert all(check.status == "passed" for each in verdicts for check in each.verdict.checks)
 
 
-def test_what_was_run_on_a_result_that_goes_back_counts_for_nothing(crew: Crew) -> None:
+def test_checks_ahead_on_a_returned_result_are_ignored(crew: Crew) -> None:
     """The second is red together with the first, so a run of the third on both is not a run of the merged tree."""
     bad = "echo bad > sub/{0}.txt; if test -e sub/a.txt -a -e sub/b.txt; then echo x > sub/b.txt; fi"
     tasks = [task("a", shell(bad.format("a"))), task("b", shell(bad.format("b"))), task("c")]
@@ -130,7 +130,7 @@ def test_the_checks_of_the_next_task_itself_run_ahead_too(crew: Crew) -> None:
     }
 
 
-def test_nothing_runs_ahead_where_nobody_wants_it(crew: Crew) -> None:
+def test_no_checks_run_ahead_if_disabled(crew: Crew) -> None:
     crew.environ["CHARGEHAND_ENGINE_CHECKS_AHEAD"] = "false"
     mission = queued_up(crew, [task(each) for each in "abc"], "cat sub/* > /dev/null")
     finished(crew, mission)
@@ -144,7 +144,7 @@ def test_a_result_that_comes_while_another_is_judged_runs_ahead_too(crew: Crew) 
     assert runs_and_merges(crew, mission) == "mrrmm"
 
 
-def test_with_one_place_no_two_run_at_once(crew: Crew) -> None:
+def test_one_check_slot_allows_no_concurrent_checks(crew: Crew) -> None:
     crew.environ["CHARGEHAND_ENGINE_CHECKS_AT_ONCE"] = "1"
     mission = queued_up(crew, [task(each) for each in "abc"], "cat sub/* > /dev/null")
     finished(crew, mission)
@@ -153,7 +153,7 @@ def test_with_one_place_no_two_run_at_once(crew: Crew) -> None:
     assert turns == [SandboxOpened, SandboxClosed] * (len(turns) // 2)
 
 
-def test_a_pause_and_a_death_while_checks_run_ahead_leave_nothing_and_change_nothing(crew: Crew) -> None:
+def test_a_pause_or_crash_during_checks_ahead_does_not_change_the_result(crew: Crew) -> None:
     # Once two results are merged, the check waits to be woken; meanwhile it runs ahead on all three.
     waits = f"cat sub/* > /dev/null; if test $(ls sub | grep -c '^[abc].txt') -gt 1; then sleep {MARK} || true; fi"
     mission = queued_up(crew, [task(name) for name in "abc"], waits)

@@ -101,7 +101,7 @@ def test_a_promoted_mission_from_its_result_to_its_undoing(cli: Cli) -> None:
     assert repository_state(cli.repository) == before
 
 
-def test_what_a_refused_mission_says(cli: Cli) -> None:
+def test_the_output_of_a_refused_mission(cli: Cli) -> None:
     before = repository_state(cli.repository, without="nothing")
     result = cli.run("true", code=1)
     assert (result["status"], result["branch"], result["commit"], result["export"]) == (
@@ -132,7 +132,7 @@ def test_what_a_refused_mission_says(cli: Cli) -> None:
         ("more/hidden.py", "echo x > more", "'more' is not a directory"),
     ],
 )
-def test_what_stands_where_an_acceptance_file_goes_is_refused_and_named(
+def test_an_obstacle_at_the_path_of_an_acceptance_file_is_refused(
     cli: Cli, path: str, change: str, obstacle: str
 ) -> None:
     hidden = cli.place / "hidden.py"
@@ -214,7 +214,7 @@ def test_a_blocked_export_waits_for_a_person(cli: Cli) -> None:
     assert "chargehand" in result["export"]["reason"]
 
 
-def test_the_time_of_a_mission_ends_it(cli: Cli) -> None:
+def test_a_mission_ends_at_its_time_limit(cli: Cli) -> None:
     result = cli.run("echo x >> README.md; sleep 1000", "--time", "1s", code=4)
     assert (result["status"], result["attempts"][0]["status"]) == ("exhausted", "timed_out")
     assert result["checkpoints"] == 1
@@ -262,7 +262,7 @@ def test_exec_is_the_command(cli: Cli) -> None:
     assert cli.json("mission", "list")["missions"] == []
 
 
-def test_setup_is_built_once_and_its_failure_is_told(cli: Cli) -> None:
+def test_setup_is_built_and_its_failure_is_reported(cli: Cli) -> None:
     assert "nothing to build" in cli("project", "setup").stdout
     write_files(
         cli.repository, {"chargehand.toml": '[project]\nsetup = "mkdir -p build && echo made > build/it"\n'}

@@ -100,7 +100,7 @@ def agent(script: str) -> str:
 @pytest.mark.parametrize(
     ("number", "status", "reasons"), [(signal.SIGINT, "cancelled", ["cancelled"]), (signal.SIGTERM, "planned", [])]
 )
-def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(
+def test_a_signal_ends_a_running_agent_cleanly(
     cli: Cli, number: int, status: str, reasons: list[str], mark: str
 ) -> None:
     before = repository_state(cli.repository, without="nothing")
@@ -120,7 +120,7 @@ def test_a_signal_in_the_middle_of_an_agent_ends_it_cleanly(
 
 
 @pytest.mark.needs_bwrap
-def test_a_terminal_that_is_closed_cancels_nothing_and_loses_nothing(cli: Cli, mark: str) -> None:
+def test_a_closed_terminal_keeps_the_mission_and_its_changes(cli: Cli, mark: str) -> None:
     shown = cli.terminal(*GO, "x", "--agent", agent(f"echo y > new.py; sleep {mark}"))
     wait_until(lambda: sleepers(mark))
     os.kill(shown.process_id, signal.SIGHUP)
@@ -131,7 +131,7 @@ def test_a_terminal_that_is_closed_cancels_nothing_and_loses_nothing(cli: Cli, m
 
 
 @pytest.mark.needs_bwrap
-def test_a_second_signal_forces_the_end_and_nothing_survives(cli: Cli, mark: str) -> None:
+def test_a_second_signal_forces_the_end_without_leftover_processes(cli: Cli, mark: str) -> None:
     before = repository_state(cli.repository, without="nothing")
     started = cli.start("run", "x", "--agent", agent(f"sleep {mark}"), "--json")
     wait_until(lambda: sleepers(mark))
@@ -163,7 +163,7 @@ def test_another_person_cancels_a_mission_that_runs(cli: Cli, mark: str) -> None
 
 
 @pytest.mark.needs_bwrap
-def test_a_terminal_shows_what_goes_on(cli: Cli) -> None:
+def test_a_terminal_shows_live_progress(cli: Cli) -> None:
     shown = cli.terminal(
         *GO, "Mend add()", "--agent", agent(f"printf 'l%sd\\033]0;title\\007\\n' ou; sleep 1; {GOLD}")
     )
@@ -241,7 +241,7 @@ def test_control_c_at_a_question_is_an_interruption(cli: Cli) -> None:
     assert "Traceback" not in asking.shown
 
 
-def test_init_asks_and_writes_what_is_answered(cli: Cli) -> None:
+def test_init_asks_questions_and_writes_the_answers(cli: Cli) -> None:
     (cli.repository / "chargehand.toml").unlink()
     asking = cli.terminal("init")
     asking.until("Project repo")

@@ -68,7 +68,7 @@ def test_a_closed_top_directory_is_rolled_back_and_discarded(tmp_path: Path, dri
 
 
 @pytest.mark.parametrize("mode", ["0", "300", "400"])
-def test_what_lies_in_a_closed_directory_counts(tmp_path: Path, mode: str) -> None:
+def test_quota_includes_files_in_an_unreadable_directory(tmp_path: Path, mode: str) -> None:
     workspace = WorkspaceKit(tmp_path).workspace("overlay")
     inside(workspace, f"mkdir -p shut/deep; head -c 3145728 /dev/zero > shut/deep/big; chmod {mode} shut")
     shut = workspace.scan_root() / "shut"

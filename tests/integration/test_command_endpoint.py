@@ -105,7 +105,7 @@ def kit(tmp_path: Path, server: ModelServer) -> Iterator[EndpointKit]:
         yield EndpointKit(tmp_path, address)
 
 
-def test_its_program_reaches_the_model_and_what_it_costs_is_known(kit: EndpointKit, server: ModelServer) -> None:
+def test_a_command_agent_reaches_the_model_and_its_cost_is_recorded(kit: EndpointKit, server: ModelServer) -> None:
     state = kit.ask(
         """
 first, wrong, other = ask(), ask("cht-wrong"), ask(model="gpt-none")
@@ -145,9 +145,7 @@ told(devices=devices, routes=routes, ports=ports, names=len(names))
 """
 
 
-def test_nothing_but_the_endpoint_is_reached_and_without_a_model_not_even_that(
-    kit: EndpointKit, server: ModelServer
-) -> None:
+def test_only_the_endpoint_is_reachable_and_only_with_a_model(kit: EndpointKit, server: ModelServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as near:
         looks = f"PORTS = [{GATEWAY_PORT}, {near.getsockname()[1]}]\n{LOOKS}"
         given, bare = kit.ask(looks), kit.ask(looks, model=None)
@@ -232,7 +230,7 @@ told(statuses=[status for status, _ in answers], codes=[body.get("error", {}).ge
     assert to_json(mission_document(state))["cost_usd"] == pytest.approx(paid * COST)
 
 
-def test_a_revoked_token_gets_401_and_then_nothing_listens(tmp_path: Path, server: ModelServer) -> None:
+def test_a_revoked_token_gets_401_and_then_the_endpoint_closes(tmp_path: Path, server: ModelServer) -> None:
     with server.running() as address:
         kit = EndpointKit(tmp_path, address)
         asyncio.run(_revoked(kit))
@@ -307,7 +305,7 @@ def test_a_providers_fault_is_the_providers_however_the_program_ends(
 
 
 @pytest.mark.parametrize("end", ["the client leaves", "the provider is still down"])
-def test_a_provider_that_is_left_alone_is_at_fault_though_nothing_is_sent(
+def test_a_resting_provider_is_the_fault_though_no_request_is_sent(
     tmp_path: Path, server: ModelServer, end: str
 ) -> None:
     """Another attempt found the provider down: this one's only call waits, or is refused after a failed probe."""

@@ -11,7 +11,7 @@ from command_line import MEND, PASSES, Cli, repository, shell
 pytestmark = pytest.mark.needs_container
 
 
-def test_a_mission_in_containers_is_promoted_and_says_where_it_was(tmp_path: Path) -> None:
+def test_a_mission_in_containers_is_promoted_and_records_its_tier(tmp_path: Path) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     done = cli.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "container", cwd=repo)
     assert (done.code, done.document["status"]) == (0, "promoted"), done
@@ -23,7 +23,7 @@ def test_a_mission_in_containers_is_promoted_and_says_where_it_was(tmp_path: Pat
     assert seen.stdout == "baa\n"
 
 
-def test_what_an_agent_leaves_running_in_a_container_does_not_let_it_in(tmp_path: Path) -> None:
+def test_a_background_process_in_a_container_does_not_affect_the_verdict(tmp_path: Path) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     agent = shell("(sleep 1000 &) ; echo broken > f.txt")
     words = ("--agent", agent, "--only-check", "grep -q aaa f.txt", "--attempts", "1", "--sandbox", "container")
@@ -32,7 +32,7 @@ def test_what_an_agent_leaves_running_in_a_container_does_not_let_it_in(tmp_path
     assert done.document["commit"] is None
 
 
-def test_an_engine_that_is_not_there_is_refused_with_its_mend(tmp_path: Path) -> None:
+def test_a_missing_container_engine_is_an_error(tmp_path: Path) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     cli.environ["CHARGEHAND_SANDBOX_CONTAINER_PROGRAM"] = "no-such-engine"
     done = cli.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "container", cwd=repo)

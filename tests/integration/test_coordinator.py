@@ -163,7 +163,7 @@ def test_tasks_are_merged_in_an_order_that_their_plan_allows(crew: Crew) -> None
     assert set(crew.children(mission).values()) == {"promoted"}
 
 
-def test_tasks_that_touch_one_file_work_one_after_the_other(crew: Crew) -> None:
+def test_tasks_that_change_the_same_file_run_sequentially(crew: Crew) -> None:
     adds = shell("cat sub/log.txt > sub/n.txt 2>/dev/null; echo x >> sub/log.txt; sleep 0.3")
     mission = crew.record([task(name, adds, change=["sub/log.txt"]) for name in ("a", "b", "c")])
     state = crew.work(mission)
@@ -173,7 +173,7 @@ def test_tasks_that_touch_one_file_work_one_after_the_other(crew: Crew) -> None:
     assert not crew.events(mission, TaskReturned)
 
 
-def test_two_that_conflict_are_told_apart_and_the_later_one_goes_back(crew: Crew) -> None:
+def test_the_later_of_two_conflicting_tasks_is_returned(crew: Crew) -> None:
     """Both change the same line; nothing in the plan says so."""
     agent = shell("cp sub/line.txt sub/was.txt 2>/dev/null; echo $CHARGEHAND_REQUEST | md5sum > sub/line.txt")
     mission = crew.record([task("a", agent), task("b", agent)])
@@ -192,7 +192,7 @@ def test_two_that_conflict_are_told_apart_and_the_later_one_goes_back(crew: Crew
 
 
 @pytest.mark.parametrize("union", [False, True], ids=["conflicts", "union"])
-def test_six_that_add_to_one_file_without_saying_so_are_all_merged(crew: Crew, union: bool) -> None:
+def test_six_undeclared_additions_to_the_same_file_are_all_merged(crew: Crew, union: bool) -> None:
     """Redone one after the other, they need no person; in a `union` file their lines do not conflict."""
     if union:
         (crew.repo / "chargehand.toml").write_text('[project]\nunion = ["sub/h.txt"]\n')
@@ -214,7 +214,7 @@ def test_six_that_add_to_one_file_without_saying_so_are_all_merged(crew: Crew, u
     assert held == (set() if union else {"collision_conflict"})
 
 
-def test_two_that_break_together_are_told_apart(crew: Crew) -> None:
+def test_a_task_that_breaks_the_merged_tree_is_returned(crew: Crew) -> None:
     """Each is green alone; the check, which names neither, fails with three files but not with four."""
     check = f"{READS}; test $(ls sub | wc -l) != 3"
     # It waits until the other task is merged, so that this one goes back to be mended.
@@ -239,7 +239,7 @@ def test_two_that_break_together_are_told_apart(crew: Crew) -> None:
     assert names == ["a.txt", "b.txt", "h.txt", "mended.txt"]
 
 
-def test_a_task_that_fails_asks_a_person_and_the_rest_goes_on(crew: Crew) -> None:
+def test_a_failed_task_asks_a_person_while_the_others_continue(crew: Crew) -> None:
     mission = crew.record([task("bad", shell("exit 3")), task("good"), task("after", after=["bad"])])
     state = crew.work(mission)
     assert state.status == "waiting"
@@ -294,7 +294,7 @@ def test_a_person_stops_everything_over_a_task(crew: Crew) -> None:
     assert git(crew.repo, "diff", "--name-only", f"main..{branch(crew, part)}").split() == ["sub/good.txt"]
 
 
-def test_what_the_plan_leaves_open_is_asked_before_any_work(crew: Crew) -> None:
+def test_ambiguities_of_a_plan_are_asked_before_any_work(crew: Crew) -> None:
     unclear = [{"id": "format", "question": "Which format?", "options": ["toml", "yaml"]}]
     told = shell("echo $CHARGEHAND_REQUEST > sub/a.txt")
     mission = crew.record([task("a", told), task("b")], ambiguities=unclear)
@@ -306,7 +306,7 @@ def test_what_the_plan_leaves_open_is_asked_before_any_work(crew: Crew) -> None:
     assert "Which format? toml" in git(crew.repo, "show", f"{branch(crew, done)}:sub/a.txt")
 
 
-def test_conditions_and_loops_look_at_what_is_merged(crew: Crew) -> None:
+def test_conditions_and_loops_run_on_the_merged_tree(crew: Crew) -> None:
     counts = shell("echo x >> sub/n.txt")
     mission = crew.record(
         [
@@ -385,7 +385,7 @@ CANNOT_RUN: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-def test_a_condition_that_cannot_run_is_named_and_leaves_nothing_out(crew: Crew) -> None:
+def test_a_condition_that_cannot_run_is_asked_about_and_skips_no_task(crew: Crew) -> None:
     crew.environ["CHARGEHAND_LIMITS_CHECK_TIME"] = "2s"
     mission = crew.record([*(task(name, **each) for name, (each, _) in CANNOT_RUN.items()), task("good")])
     state = crew.work(mission)
@@ -453,7 +453,7 @@ def merged_times(crew: Crew, mission: str, name: str) -> int:
     return [event.task for event in crew.events(mission, TaskMerged)].count(name)
 
 
-def test_a_repeat_ends_where_a_round_has_nothing_more_to_change(crew: Crew) -> None:
+def test_a_repeat_ends_after_a_round_without_changes(crew: Crew) -> None:
     mission = crew.record([task("a", repeat=5), task("b", after=["a"])])
     state = crew.work(mission)
     assert (state.status, state.reasons) == ("promoted", ())
@@ -462,7 +462,7 @@ def test_a_repeat_ends_where_a_round_has_nothing_more_to_change(crew: Crew) -> N
     assert ended["a"].reason.message == "round 2 had nothing more to change"
 
 
-def test_a_plan_whose_tasks_are_done_changes_nothing(crew: Crew) -> None:
+def test_a_plan_with_only_finished_tasks_makes_no_commit(crew: Crew) -> None:
     mission = crew.record([task("a", done_when="true"), task("b", done_when="true")])
     state = crew.work(mission)
     assert (state.status, state.reasons[0].code, state.commit) == ("promoted", "nothing_to_do", None)
@@ -488,7 +488,7 @@ def test_cancelling_ends_its_tasks_too(crew: Crew) -> None:
     assert crew.children(mission) == {"a": "cancelled"}
 
 
-def test_a_paused_coordinator_starts_nothing_until_it_is_resumed(crew: Crew) -> None:
+def test_a_paused_coordinator_starts_no_task_until_resumed(crew: Crew) -> None:
     mission = crew.record([task("a"), task("b")])
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
         pause_mission(app, mission, reason="later")
@@ -499,7 +499,7 @@ def test_a_paused_coordinator_starts_nothing_until_it_is_resumed(crew: Crew) -> 
     assert crew.work(mission).status == "promoted"
 
 
-def test_tasks_that_were_paused_at_work_go_on_with_their_plan(crew: Crew) -> None:
+def test_paused_tasks_resume_with_their_plan(crew: Crew) -> None:
     async def paused_and_resumed() -> MissionState:
         with App.open(environ=crew.environ, cwd=crew.repo, role="worker") as app:
             worker = Worker(app, slots=4)
@@ -520,7 +520,7 @@ def test_tasks_that_were_paused_at_work_go_on_with_their_plan(crew: Crew) -> Non
     assert crew.children(mission) == {"a": "promoted", "b": "promoted"}
 
 
-def test_the_example_of_the_documentation_does_what_it_says(crew: Crew) -> None:
+def test_the_example_plan_of_the_documentation_works(crew: Crew) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/plans.md").read_text()
     example, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     file = crew.place / "dates.yaml"
@@ -534,7 +534,7 @@ def test_the_example_of_the_documentation_does_what_it_says(crew: Crew) -> None:
     assert git(crew.repo, "show", f"{branch(crew, state)}:sub/notes.txt").split() == ["parsed", "printed"]
 
 
-def test_a_plan_of_one_task_is_an_ordinary_mission(crew: Crew) -> None:
+def test_a_plan_with_a_single_task_is_an_ordinary_mission(crew: Crew) -> None:
     mission = crew.record([task("a", acceptance=["it is written"])])
     state = crew.work(mission)
     assert (state.status, state.tasks) == ("promoted", None)
@@ -546,7 +546,7 @@ def test_a_plan_of_one_task_is_an_ordinary_mission(crew: Crew) -> None:
     "own",
     [{"budget": 100}, {"timeout": "2h"}, {"models": ["one", "two"]}],
 )
-def test_what_one_task_may_take_is_no_more_than_its_plan_may(crew: Crew, own: dict[str, Any]) -> None:
+def test_the_limits_of_a_single_task_do_not_exceed_those_of_its_plan(crew: Crew, own: dict[str, Any]) -> None:
     file = crew.place / "plan.json"
     file.write_text(json.dumps({"tasks": [task("a", **own)]}))
     asked = RunRequest(plan=str(file), agent="command:true", budget="1", time="1m", yes=True)
@@ -556,14 +556,14 @@ def test_what_one_task_may_take_is_no_more_than_its_plan_may(crew: Crew, own: di
     assert plan is not None
 
 
-def test_what_one_task_covers_its_mission_is_told(crew: Crew) -> None:
+def test_the_request_of_a_single_task_includes_its_obligations(crew: Crew) -> None:
     covering = task("a", covers=["o"], acceptance=["it is written"])
     state = crew.work(crew.record([covering], obligations={"o": "nothing is lost"}))
     assert state.request is not None
     assert "It is done when:\n- nothing is lost\n- it is written" in state.request.text
 
 
-def test_a_task_that_nobody_can_do_is_refused_before_anything_is_recorded(crew: Crew) -> None:
+def test_a_task_with_an_unknown_agent_or_role_is_refused_before_recording(crew: Crew) -> None:
     with pytest.raises(NotFoundError, match=r"task b: .*nobody"):
         crew.record([task("a"), {"id": "b", "text": "b", "agent": "nobody"}])
     with pytest.raises(ChargehandError, match=r"task b: .*wizard"):
@@ -584,7 +584,7 @@ def test_the_plan_is_shown_as_a_tree(crew: Crew) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_what_collides_is_told_before_anything_starts(crew: Crew) -> None:
+def test_collisions_are_shown_before_the_plan_starts(crew: Crew) -> None:
     twelve = [task(f"x{number}", change=["sub/same.txt"]) for number in range(6)]
     mission = crew.record([task("a", change=["f.txt"]), task("b", areas=["**"]), task("c", after=["b"]), *twelve])
     _, result, _ = forked.run(("mission", "plan", mission), cwd=crew.repo, environ=crew.environ)
@@ -599,7 +599,7 @@ def test_what_collides_is_told_before_anything_starts(crew: Crew) -> None:
     assert all(each["reason"]["code"].startswith("collision_") for each in json.loads(result)["collisions"])
 
 
-def test_a_task_that_needs_something_is_done_by_an_agent_that_offers_it(crew: Crew) -> None:
+def test_a_task_with_needs_goes_to_an_agent_that_offers_them(crew: Crew) -> None:
     offers = {"plain": [], "half": ["browser"], "whole": ["browser", "gpu"]}
     agents = [
         f"[agents.{name}]\ncommand = ['sh', '-c', 'echo x > sub/{name}.txt']\noffers = {each}\n"
@@ -621,7 +621,7 @@ def test_a_task_that_needs_something_is_done_by_an_agent_that_offers_it(crew: Cr
         assert names == [f"sub/{each}.txt" for each in who]
 
 
-def test_a_task_whose_agent_lost_what_it_offers_goes_to_another_one(crew: Crew) -> None:
+def test_a_retried_task_with_needs_goes_to_another_agent(crew: Crew) -> None:
     broken = "".join(
         f"[agents.{name}]\ncommand = ['sh', '-c', 'exit 3']\noffers = ['gpu']\n" for name in ("a", "b")
     )
@@ -640,7 +640,7 @@ def test_a_task_whose_agent_lost_what_it_offers_goes_to_another_one(crew: Crew) 
     assert [each.request and each.request.agent for each in runs] == ["a", "b", "c"]
 
 
-def test_each_merged_task_has_provenance_and_the_report_tells_of_all(crew: Crew) -> None:
+def test_each_merged_task_has_provenance_and_is_in_the_report(crew: Crew) -> None:
     done: dict[str, Any] = {"covers": ["d1"], "acceptance": ["it is there"]}
     duties = [{"id": "d1", "text": "Both are there"}]
     mission = crew.record([task("a", **done), task("b", after=["a"], **done)], obligations=duties)
@@ -658,7 +658,7 @@ def test_each_merged_task_has_provenance_and_the_report_tells_of_all(crew: Crew)
     assert "obligation `d1`: `Both are there`: `a`, `b`" in text
 
 
-def test_what_a_sleeping_coordinator_is_refused_leaves_it_to_go_on(crew: Crew) -> None:
+def test_a_sleeping_coordinator_resumes_after_refused_commands(crew: Crew) -> None:
     mission = crew.record([task("a"), task("b", shell(f"sleep {MARK}; echo x > sub/b.txt"), after=["a"])])
 
     async def sleep_behind_a_merge(app: App) -> None:
@@ -684,7 +684,7 @@ def test_what_a_sleeping_coordinator_is_refused_leaves_it_to_go_on(crew: Crew) -
         assert ending.result().status == "promoted"
 
 
-def test_what_a_task_came_to_is_exported_by_its_coordinator_alone(crew: Crew) -> None:
+def test_only_the_coordinator_exports_the_result_of_a_task(crew: Crew) -> None:
     mission = crew.record([task("a"), task("b")])
     made = branch(crew, crew.work(mission))
     with crew.opened() as app:
@@ -696,14 +696,14 @@ def test_what_a_task_came_to_is_exported_by_its_coordinator_alone(crew: Crew) ->
     assert git(crew.repo, "for-each-ref", "--format=%(refname:short)", "refs/heads").split() == [made, "main"]
 
 
-def test_a_task_takes_the_place_of_one_whose_result_waits_for_its_merge(crew: Crew) -> None:
+def test_a_result_waiting_for_its_merge_frees_its_slot(crew: Crew) -> None:
     mission = crew.record([task("a"), task("b"), task("c")], at_once=2)
     assert crew.work(mission).status == "promoted"
     told = [type(each).__name__ for each in crew.events(mission, TaskStarted, TaskMerged)]
     assert told == ["TaskStarted"] * 3 + ["TaskMerged"] * 3
 
 
-async def test_nobody_waits_for_the_next_look_of_its_own_worker(
+async def test_a_worker_wakes_its_missions_without_waiting_for_a_poll(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_SCAN_SECONDS", "_POLL_SECONDS"):

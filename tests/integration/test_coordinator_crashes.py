@@ -159,7 +159,9 @@ def _undisturbed(place: Path, tasks: list[dict[str, Any]]) -> tuple[PlanOutcome,
     ("tasks", "count"),
     [(SMALL, 2), *(pytest.param(tasks, 10_000, marks=soak) for tasks in (SMALL, LARGE))],
 )
-def test_dying_at_any_point_changes_nothing(tmp_path: Path, tasks: list[dict[str, Any]], count: int) -> None:
+def test_a_crash_at_any_point_does_not_change_the_outcome(
+    tmp_path: Path, tasks: list[dict[str, Any]], count: int
+) -> None:
     with nothing_survives():
         expected, passed, like = _undisturbed(tmp_path / "like", tasks)
         assert expected.status == "promoted"
@@ -173,7 +175,7 @@ def test_dying_at_any_point_changes_nothing(tmp_path: Path, tasks: list[dict[str
 
 
 @pytest.mark.parametrize("points", [1, pytest.param(2, marks=soak)])
-def test_dying_asleep_behind_a_merge_changes_nothing(tmp_path: Path, points: int) -> None:
+def test_a_crash_while_asleep_after_a_merge_does_not_change_the_outcome(tmp_path: Path, points: int) -> None:
     """The next process that opens the project recovers its promotions: a sleeping coordinator is woken anyway."""
     tasks = [_task("a"), _task("b", after=["a"])]
     with nothing_survives():
@@ -188,9 +190,7 @@ def test_dying_asleep_behind_a_merge_changes_nothing(tmp_path: Path, points: int
 
 
 @pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=soak)])
-def test_dying_between_a_merge_and_what_its_agent_hands_on_adds_that_once(
-    tmp_path: Path, everywhere: bool
-) -> None:
+def test_a_crash_between_merge_and_delegation_adds_the_parts_once(tmp_path: Path, everywhere: bool) -> None:
     with nothing_survives():
         expected, passed, like = _undisturbed(tmp_path / "like", HANDING_ON)
         assert expected.outcomes == (("a", "merged"), ("a.p", "merged"), ("b", "merged"))
@@ -211,14 +211,14 @@ def test_dying_between_a_merge_and_what_its_agent_hands_on_adds_that_once(
             kit.at_rest()
 
 
-def test_the_points_are_there() -> None:
+def test_crash_points_include_all_coordinator_events() -> None:
     """Crashes are tried only where an event is written: these include each kind of a coordinator's events."""
     assert {kind.type for kind in PLAN_EVENTS} >= {"task.started", "task.merged", "task.ended", "plan.slept"}
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3600)
-def test_random_kills_with_two_workers_change_nothing(tmp_path: Path) -> None:
+def test_random_kills_with_two_workers_do_not_change_the_outcome(tmp_path: Path) -> None:
     chance = random.Random(int(os.environ.get("CHARGEHAND_SOAK_SEED", "20261125")))
     kills = int(os.environ.get("CHARGEHAND_SOAK_KILLS", "200"))
     done = rounds = 0

@@ -164,7 +164,7 @@ def runs(pid: int, *words: bytes) -> bool:
         return False
 
 
-def test_a_killed_mission_leaves_no_process_and_is_shown_as_it_is(kit: CrashKit) -> None:
+def test_a_killed_mission_leaves_no_process_and_is_shown_as_paused(kit: CrashKit) -> None:
     hung = "setsid sh -c 'while :; do sleep 1; done' >/dev/null 2>&1 & sleep 300"
     site = kit.site(Scene(name="hung", script=hung))
     process = kit.run(site)

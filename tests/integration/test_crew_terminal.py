@@ -109,7 +109,7 @@ def test_the_menu_opens_below_and_the_picture_comes_back(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_leaves_the_terminal_whole_and_who_watches_ends_nothing(cli: Cli, number: signal.Signals) -> None:
+def test_a_signal_restores_the_terminal_and_does_not_stop_the_mission(cli: Cli, number: signal.Signals) -> None:
     mission = cli.json(*plan(cli, SLOW, task("other", "sleep 300")), "--detach")["mission"]
     shown = cli.terminal("mission", "watch", str(mission))
     shown.until("agent working")
@@ -123,7 +123,7 @@ def test_a_signal_leaves_the_terminal_whole_and_who_watches_ends_nothing(cli: Cl
     assert cli.json("mission", "show", str(mission))["status"] == "running"
 
 
-def test_control_z_shows_the_shell_and_going_on_shows_the_picture(cli: Cli) -> None:
+def test_ctrl_z_restores_the_terminal_and_resuming_redraws_the_display(cli: Cli) -> None:
     mission = cli.json(*plan(cli, SLOW, task("other", "sleep 300")), "--detach")["mission"]
     shown = cli.terminal("mission", "watch", str(mission))
     shown.until("agent working")
@@ -137,7 +137,7 @@ def test_control_z_shows_the_shell_and_going_on_shows_the_picture(cli: Cli) -> N
     assert SHOWN in shown.raw
 
 
-def test_it_follows_the_size_of_the_terminal(cli: Cli) -> None:
+def test_the_display_follows_the_size_of_the_terminal(cli: Cli) -> None:
     tasks = [task(f"task-{number}", "sleep 300", after=["slow"] * (number > 3)) for number in range(30)]
     mission = cli.json(*plan(cli, SLOW, *tasks), "--detach")["mission"]
     shown = cli.terminal("mission", "watch", str(mission))
@@ -150,7 +150,7 @@ def test_it_follows_the_size_of_the_terminal(cli: Cli) -> None:
         assert any(row.startswith("  and ") for row in rows) is (height < 32)
 
 
-def test_without_colours_it_has_none_and_with_quiet_there_is_no_picture(cli: Cli) -> None:
+def test_no_color_prints_no_colours_and_quiet_shows_no_display(cli: Cli) -> None:
     words = plan(cli, task("one", "sleep 2; echo x > one.txt"), task("two", "echo y > two.txt"))
     shown = cli.terminal("--no-color", *words)
     assert shown.end() == 0, shown.shown

@@ -145,7 +145,7 @@ def look(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("hurts", [6, pytest.param(HURTS, marks=[pytest.mark.soak, pytest.mark.timeout(14_400)])])
-def test_a_hurt_is_named_and_costs_its_own_mission_at_most(
+def test_damage_is_reported_and_affects_only_its_own_mission(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hurts: int
 ) -> None:
     names = {mission["mission"] for mission in ask("mission", "list")["missions"]}
@@ -201,7 +201,7 @@ def hurt_line(state: Path, mission: str, column: str, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("column", ["payload", "time", "type", "hash"])
-def test_one_line_that_is_no_text_keeps_nobody_else_from_being_listed(saved: Path, column: str) -> None:
+def test_an_undecodable_event_does_not_prevent_listing_other_missions(saved: Path, column: str) -> None:
     hurt_line(saved / "state", WAITING, column, b'{"a": "\xff')
     listed = {mission["mission"]: mission["damaged"] for mission in ask("mission", "list")["missions"]}
     assert len(listed) == 17
@@ -240,7 +240,7 @@ def test_a_worker_passes_over_a_damaged_mission_and_runs_the_others(tmp_path: Pa
 class TestGoingBack:
     """`store check`, `backup` and `restore`."""
 
-    def test_what_is_lost_is_named_and_comes_back(self, saved: Path, tmp_path: Path) -> None:
+    def test_lost_data_is_reported_and_restored_from_a_backup(self, saved: Path, tmp_path: Path) -> None:
         state, copy = saved / "state", tmp_path / "copy"
         before = ask("mission", "show", WAITING)
         assert ask("store", "check")["ok"] is True
@@ -325,7 +325,7 @@ class TestGoingBack:
             assert done.exit_code in (1, 6), done.output
             assert "store restore" in done.output + done.stderr, done.output
 
-    def test_what_a_mission_takes_away_meanwhile_is_not_missed(self, saved: Path, tmp_path: Path) -> None:
+    def test_a_backup_ignores_files_removed_during_the_copy(self, saved: Path, tmp_path: Path) -> None:
         state, copy = saved / "state", tmp_path / "copy"
         (state / "calls").mkdir(exist_ok=True)
         (state / "calls/a-1.jsonl").write_text("one\n")
@@ -336,7 +336,7 @@ class TestGoingBack:
         assert [path.name for path in (copy / "calls").iterdir()] == ["a-1.jsonl"]
         assert sorted((copy / depot.relative_to(state) / "refs").rglob("w-*"))
 
-    def test_a_state_directory_that_is_gone_comes_back_and_goes_on(self, saved: Path, tmp_path: Path) -> None:
+    def test_a_missing_state_directory_is_restored_from_a_backup(self, saved: Path, tmp_path: Path) -> None:
         copy = tmp_path / "copy"
         ask("store", "backup", str(copy))
         shutil.rmtree(saved / "state")
@@ -367,7 +367,7 @@ class TestGoingBack:
         assert CliRunner().invoke(chargehand, ["store", "restore", str(tmp_path), "--yes"]).exit_code == 2
 
     @pytest.mark.needs_bwrap
-    def test_nothing_is_put_back_under_those_who_work(self, tmp_path: Path) -> None:
+    def test_restore_is_refused_while_a_worker_runs(self, tmp_path: Path) -> None:
         cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
         assert cli.run(repo).code == 0
         copy = tmp_path / "copy"
@@ -387,7 +387,7 @@ class TestGoingBack:
 
 
 @pytest.mark.needs_bwrap
-def test_a_damaged_queue_is_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_queue_is_recreated(tmp_path: Path) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     assert cli.run(repo).code == 0
     for content in (b"", b"no database at all", b"SQLite format 3\0" + bytes(5000)):
@@ -398,7 +398,7 @@ def test_a_damaged_queue_is_made_anew(tmp_path: Path) -> None:
         assert (result.code, result.document["status"]) == (0, "promoted"), result
 
 
-def test_a_torn_object_is_told_and_hangs_nobody(tmp_path: Path) -> None:
+def test_a_truncated_object_is_an_error(tmp_path: Path) -> None:
     content = random.Random(1).randbytes(3000)
     objects = tmp_path / "objects"
     objects.mkdir()

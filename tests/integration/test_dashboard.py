@@ -157,7 +157,7 @@ def first_view(browser: Browser | None, entered: StorageState, url: str) -> tupl
     return sum(each["responseBodySize"] + each["responseHeadersSize"] for each in sizes), asked
 
 
-def test_a_mission_appears_and_goes_on_without_a_reload(served: Served, open_page: Open, repo: Path) -> None:
+def test_a_mission_appears_and_updates_without_a_reload(served: Served, open_page: Open, repo: Path) -> None:
     page = open_page(served)
     client = served.owner()
     project = client.get(f"{API}/projects").json()["projects"][0]["id"]
@@ -188,7 +188,7 @@ def test_a_mission_is_started_and_followed_by_keyboard_alone(served: Served, ope
     expect(page).to_have_url(served.url + "/")
 
 
-def test_a_key_that_is_pressed_before_the_pages_stand_counts(served: Served, open_page: Open) -> None:
+def test_a_key_pressed_before_the_page_has_loaded_is_handled(served: Served, open_page: Open) -> None:
     page, held = open_page(served), list[Route]()
     page.route("**/assets/index-*.js", lambda route: held.append(route))
     page.reload(wait_until="commit")
@@ -209,7 +209,7 @@ def test_a_key_that_is_pressed_before_the_pages_stand_counts(served: Served, ope
     expect(dialog).to_have_count(0)
 
 
-def test_a_dialog_keeps_the_focus_and_gives_it_back(served: Served, open_page: Open, cli: Cli, repo: Path) -> None:
+def test_a_dialog_traps_the_focus_and_returns_it(served: Served, open_page: Open, cli: Cli, repo: Path) -> None:
     mission = waiting_mission(cli, repo)
     page = open_page(served, f"/missions/{mission}")
     opener = page.get_by_role("button", name="New mission")
@@ -242,7 +242,7 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(served: Served, open_page: O
 # --- one mission
 
 
-def test_a_waiting_result_is_promoted_with_its_consequence_said(
+def test_a_waiting_result_is_promoted_after_a_confirmation_dialog(
     served: Served, open_page: Open, cli: Cli, repo: Path
 ) -> None:
     mission = waiting_mission(cli, repo)
@@ -258,7 +258,7 @@ def test_a_waiting_result_is_promoted_with_its_consequence_said(
     assert git(repo, "show", f"{found['branch']}:f.txt") == "baa"
 
 
-def test_a_review_goes_on_in_another_browser(served: Served, open_page: Open, cli: Cli, repo: Path) -> None:
+def test_a_review_continues_in_another_browser(served: Served, open_page: Open, cli: Cli, repo: Path) -> None:
     mission = waiting_mission(cli, repo)
     notes = f"{API}/missions/{mission}/review/decisions"
     one, other = (open_page(served, f"/missions/{mission}/review") for _ in range(2))
@@ -275,7 +275,7 @@ def test_a_review_goes_on_in_another_browser(served: Served, open_page: Open, cl
     expect(third.get_by_text("2 of 2 hunks, 1 rejected")).to_be_visible()
 
 
-def test_of_two_tabs_the_first_answer_counts_and_the_other_is_told(
+def test_the_first_answer_of_two_tabs_counts_and_the_second_is_refused(
     served: Served, open_page: Open, cli: Cli, repo: Path
 ) -> None:
     plan = cli.place / "plan.json"
@@ -318,7 +318,7 @@ def test_every_tab_of_a_mission_opens(served: Served, open_page: Open, cli: Cli,
     expect(page.get_by_role("main")).to_contain_text("m-none")
 
 
-def test_a_checkpoint_is_restored_after_a_look_at_what_changes(
+def test_restoring_a_checkpoint_shows_its_changes_first(
     served: Served, open_page: Open, cli: Cli, repo: Path
 ) -> None:
     mission = waiting_mission(cli, repo)
@@ -334,7 +334,7 @@ def test_a_checkpoint_is_restored_after_a_look_at_what_changes(
     expect(page.get_by_role("button", name="Restore Base")).to_be_visible()
 
 
-def test_a_mission_is_started_with_breakpoints_and_goes_step_by_step(served: Served, open_page: Open) -> None:
+def test_a_mission_started_with_breakpoints_runs_step_by_step(served: Served, open_page: Open) -> None:
     page = open_page(served)
     page.get_by_role("button", name="New mission").click()
     dialog = page.get_by_role("dialog", name="New mission")
@@ -356,7 +356,7 @@ def test_a_mission_is_started_with_breakpoints_and_goes_step_by_step(served: Ser
         assert served.owner().get(f"{API}/missions/{seen}/events").json()["last_seq"] > before
 
 
-def test_the_statistics_say_what_the_api_says(served: Served, open_page: Open) -> None:
+def test_the_statistics_page_matches_the_api(served: Served, open_page: Open) -> None:
     api = served.owner()
     # Wait for running missions of earlier tests: the figures would change between the two looks.
     wait_until(lambda: not api.get(f"{API}/missions?status=running").json()["missions"])

@@ -62,7 +62,7 @@ def test_a_token_counts_from_its_creation_to_its_revocation(
     assert program.get(f"{API}/missions").status_code == 401
 
 
-def test_an_added_viewer_looks_and_starts_nothing(
+def test_an_added_viewer_can_read_but_not_start_missions(
     served: Served, open_page: test_dashboard.Open, browser: Browser
 ) -> None:
     page = open_page(served, "/accounts")

@@ -49,7 +49,7 @@ def record_another(served: Served, name: str) -> None:
         reader.store.log.append(name, created)
 
 
-def test_seven_tabs_share_one_stream_and_the_next_one_goes_on(
+def test_seven_tabs_share_a_stream_that_another_tab_takes_over(
     served: Served, open_page: test_dashboard.Open
 ) -> None:
     first = open_page(served)
@@ -106,7 +106,7 @@ def heap(page: Page) -> float:
 
 # The log is read in pages of 500 events.
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.soak)])
-def test_a_mission_of_many_events_is_read_to_its_end_and_goes_on(
+def test_a_mission_with_many_events_is_read_to_its_end(
     served: Served, open_page: test_dashboard.Open, count: int
 ) -> None:
     append_questions(served, count)
@@ -234,7 +234,7 @@ READS_IDS = """async () => {
 
 
 @pytest.mark.soak
-def test_a_slow_reader_loses_nothing_and_costs_the_server_no_memory(
+def test_a_slow_client_gets_all_events_without_server_memory_growth(
     tmp_path: Path, open_page: test_dashboard.Open
 ) -> None:
     environ = environment(tmp_path)

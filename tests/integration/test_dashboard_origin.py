@@ -73,7 +73,7 @@ def log_in(served: Served, page: Page) -> str:
     return str(secret)
 
 
-def test_another_server_of_this_machine_gets_nothing_to_replay(
+def test_another_server_on_the_machine_gets_no_replayable_credentials(
     tmp_path: Path, browser: Browser, neighbour: Neighbour
 ) -> None:
     with serving(environment(tmp_path), tmp_path) as served, browser.new_context() as context:
@@ -131,7 +131,7 @@ def test_another_server_of_this_machine_gets_nothing_to_replay(
         expect(page.get_by_role("navigation", name="Pages", exact=True)).to_be_visible()
 
 
-def test_all_tabs_share_a_session_and_end_it_together(tmp_path: Path, browser: Browser) -> None:
+def test_signing_out_ends_the_session_in_all_tabs(tmp_path: Path, browser: Browser) -> None:
     with serving(environment(tmp_path), tmp_path) as served, browser.new_context() as context:
         served.user("ann", "viewer")
         page = context.new_page()
@@ -149,7 +149,7 @@ def test_all_tabs_share_a_session_and_end_it_together(tmp_path: Path, browser: B
         expect(tab.get_by_role("heading", name="Sign in to Chargehand")).to_be_visible()
 
 
-def test_what_is_downloaded_is_asked_for_with_the_session(tmp_path: Path, browser: Browser) -> None:
+def test_a_download_is_requested_with_the_session(tmp_path: Path, browser: Browser) -> None:
     with serving(environment(tmp_path), tmp_path) as served, browser.new_context() as context:
         with served.reader() as reader:
             (mission,) = record_missions(reader, 1)

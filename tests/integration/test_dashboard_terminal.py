@@ -50,7 +50,7 @@ def screen(page: Page) -> str:
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
-def test_hostile_output_is_printed_and_does_nothing(served: Served, open_page: test_dashboard.Open) -> None:
+def test_hostile_output_is_printed_without_effect(served: Served, open_page: test_dashboard.Open) -> None:
     with printing(served) as output:
         output.write("stdout", HOSTILE)
         page = open_page(
@@ -82,7 +82,7 @@ def test_hostile_output_is_printed_and_does_nothing(served: Served, open_page: t
         assert "checks ──\nchecks say green" in text
 
 
-def test_the_keys_lead_in_and_out_and_the_text_is_there_for_all(
+def test_the_terminal_is_accessible_by_keyboard_and_screen_reader(
     served: Served, open_page: test_dashboard.Open
 ) -> None:
     with printing(served) as output:
@@ -105,7 +105,7 @@ def test_the_keys_lead_in_and_out_and_the_text_is_there_for_all(
 
 
 @pytest.mark.needs_bwrap
-def test_a_mission_is_watched_as_it_prints_and_what_was_kept_is_there_after(
+def test_the_terminal_shows_live_output_and_later_the_kept_output(
     tmp_path: Path, open_page: test_dashboard.Open
 ) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")

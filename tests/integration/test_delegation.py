@@ -50,7 +50,7 @@ def delegated(crew: Crew, mission: str) -> list[TaskDelegated]:
     return crew.events(mission, TaskDelegated)
 
 
-def test_parts_become_tasks_and_what_came_after_the_task_comes_after_them(crew: Crew) -> None:
+def test_delegated_parts_become_tasks_before_the_dependents_of_the_task(crew: Crew) -> None:
     first = hands_on("a", part("one"), part("two", after=["one"], deadline=600))
     mission = crew.record(
         [task("a", first, areas=["sub/**"]), task("last", shell("ls sub > sub/last.txt"), after=["a"])], team=TEAM
@@ -88,7 +88,7 @@ def test_parts_become_tasks_and_what_came_after_the_task_comes_after_them(crew: 
     assert ("  handed on", "a.one, a.two") in {(row.name, row.why) for row in plan_tree(shown)}
 
 
-def test_what_nobody_can_do_is_refused_and_the_result_is_merged(crew: Crew) -> None:
+def test_an_impossible_delegation_is_refused_and_the_result_merged(crew: Crew) -> None:
     parts = {
         "a": (part("b", role="nobody"), "role_unknown", "'nobody'"),
         "c": (part("b", role="", needs=["wings"]), "agent_unable", "wings"),
@@ -134,7 +134,7 @@ def test_a_part_is_handed_on_twice_at_most(crew: Crew) -> None:
     assert "was handed on 2 times already" in last.refused.message
 
 
-def test_of_several_that_report_side_by_side_one_hands_on(crew: Crew) -> None:
+def test_only_one_of_several_candidates_delegates(crew: Crew) -> None:
     """Each candidate would delegate a different part, identified by a random id."""
     payload = {"summary": "read it", "evidence": ["read it"]}
     agent = script(
@@ -152,7 +152,7 @@ def test_of_several_that_report_side_by_side_one_hands_on(crew: Crew) -> None:
     assert told.mission in runs
 
 
-def test_without_a_plan_it_is_told_and_not_acted_on(crew: Crew) -> None:
+def test_a_delegation_without_a_plan_is_logged_but_ignored(crew: Crew) -> None:
     mission = crew.record([task("a", hands_on("a", part("b")))])
     state = crew.work(mission)
     assert (state.status, state.plan) == ("promoted", None)
@@ -161,7 +161,7 @@ def test_without_a_plan_it_is_told_and_not_acted_on(crew: Crew) -> None:
     assert any("and hands on: b" in (line or "") for line in told)
 
 
-def test_a_deadline_stops_a_task_and_a_person_gives_it_more_time_or_goes_on_without_it(crew: Crew) -> None:
+def test_a_task_past_its_deadline_is_stopped_and_can_be_retried_or_skipped(crew: Crew) -> None:
     slow = shell("sleep 600")
     mission = crew.record(
         [task("a", hands_on("a", part("slow", deadline=1.0))), task("last", after=["a"])],

@@ -59,7 +59,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     return Kept(text=done.stdout, directory=directory)
 
 
-def test_the_story_says_what_is_scripted_and_tells_all_of_it(kept: Kept) -> None:
+def test_the_demo_prints_all_its_steps_and_names_the_scripted_parts(kept: Kept) -> None:
     assert "The model's words are a script, and its price is play money. All else is real" in kept.text
     told_in_order = (
         "before      red",
@@ -93,13 +93,13 @@ def test_the_story_says_what_is_scripted_and_tells_all_of_it(kept: Kept) -> None
     assert max(map(len, lines)) <= 100
 
 
-def test_what_the_readme_shows_is_what_the_demo_prints(kept: Kept) -> None:
+def test_the_readme_excerpt_matches_the_output_of_the_demo(kept: Kept) -> None:
     (shown,) = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
     assert len(shown.splitlines()) > 10
     assert shown in kept.text
 
 
-def test_the_commands_it_shows_work_where_it_was_kept(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_shown_by_the_demo_work_in_its_directory(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in kept.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(kept.directory / "shop")
@@ -110,7 +110,7 @@ def test_the_commands_it_shows_work_where_it_was_kept(kept: Kept, monkeypatch: p
     assert [reason["code"] for reason in result["reasons"]] == ["check_failed"]
 
 
-def test_a_story_from_a_later_attempt_on_is_the_end_of_all_of_it(kept: Kept) -> None:
+def test_a_story_from_a_later_attempt_is_the_end_of_the_full_story(kept: Kept) -> None:
     app = App(environ=kept.environ, cwd=kept.directory / "shop")
     try:
         mission = re.findall(r"mission diff (m-\w+)", kept.text)[0]
@@ -127,7 +127,7 @@ def test_a_story_from_a_later_attempt_on_is_the_end_of_all_of_it(kept: Kept) -> 
         app.close()
 
 
-def test_a_model_that_says_something_else_is_no_success_and_nothing_is_left(
+def test_a_demo_with_an_unexpected_reply_fails_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [replace(line, expect=("400 != 499",)) if line.attempt == 2 else line for line in SCRIPT.lines]

@@ -85,7 +85,7 @@ def change(cli: Cli, place: Path, files: dict[str, str], manifest: str, text: st
 @pytest.mark.parametrize(
     "client", [pytest.param(name, marks=pytest.mark.soak if name == "pip, a list" else ()) for name in ASKS]
 )
-def test_a_base_without_setup_does_not_stand_for_a_tree_that_needs_one(
+def test_a_base_without_setup_is_no_environment_for_a_tree_that_needs_setup(
     cli: Cli, tmp_path: Path, client: str
 ) -> None:
     waits = change(cli, tmp_path / "repo", *ASKS[client])
@@ -95,7 +95,7 @@ def test_a_base_without_setup_does_not_stand_for_a_tree_that_needs_one(
     assert waits.document["attempts"][0]["verdict"] == "missing"
 
 
-def test_a_person_who_wants_no_setup_is_asked_about_packages(cli: Cli, tmp_path: Path) -> None:
+def test_new_packages_need_approval_if_setup_is_disabled(cli: Cli, tmp_path: Path) -> None:
     files, manifest, text = ASKS["pip"]
     none = {"chargehand.toml": "[project]\nsetup = ''\n"}
     waits = change(cli, tmp_path / "repo", files | none, manifest, text)
@@ -105,7 +105,7 @@ def test_a_person_who_wants_no_setup_is_asked_about_packages(cli: Cli, tmp_path:
 
 
 @pytest.mark.parametrize("client", ASKS_NOTHING)
-def test_a_manifest_that_asks_for_nothing_new_asks_nobody(cli: Cli, tmp_path: Path, client: str) -> None:
+def test_a_manifest_without_new_packages_needs_no_approval(cli: Cli, tmp_path: Path, client: str) -> None:
     done = change(cli, tmp_path / "repo", *ASKS_NOTHING[client])
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
 
@@ -137,7 +137,7 @@ def test_a_manifest_that_installs_the_same_keeps_the_environment_of_its_base(cli
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
 
 
-def test_a_question_names_what_an_approval_cannot_do(cli: Cli, tmp_path: Path) -> None:
+def test_a_result_that_needs_missing_packages_cannot_be_approved(cli: Cli, tmp_path: Path) -> None:
     asks = PROJECT.replace("[]", "['nope']")
     breaks = dict(PYTHON, **{"calc.py": "import nope\n" + PYTHON["calc.py"]})
     files = "; ".join(

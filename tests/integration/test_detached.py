@@ -167,7 +167,7 @@ def run_here(cli: Cli, repo: Path, observer: TakingWorker) -> RunOutcome:
         return asyncio.run(run_mission(app, prepare_run(app, request), observer=observer))
 
 
-def test_no_worker_takes_the_mission_of_a_run_before_it_begins_its_work(cli: Cli, repo: Path) -> None:
+def test_no_worker_claims_the_mission_of_a_run_before_it_starts(cli: Cli, repo: Path) -> None:
     observer = TakingWorker(cli)
     outcome = run_here(cli, repo, observer)
     assert observer.refusal == "mission_held"
@@ -196,7 +196,7 @@ with App.open() as app:
 """
 
 
-def test_who_continues_a_mission_follows_the_worker_that_was_quicker(cli: Cli, repo: Path) -> None:
+def test_continuing_a_mission_claimed_by_a_worker_follows_the_worker(cli: Cli, repo: Path) -> None:
     waits = f"command:sh -c 'sleep {MARK}; sed -i s/a/b/ f.txt'"
     mission = detach(cli, repo, agent=waits).document["mission"]
     wait_until(sleepers)
@@ -215,14 +215,14 @@ def test_who_continues_a_mission_follows_the_worker_that_was_quicker(cli: Cli, r
     assert (json.loads(result)["status"], continued.returncode) == ("promoted", 0)
 
 
-def test_several_detached_missions_share_one_worker(cli: Cli, repo: Path) -> None:
+def test_several_detached_missions_share_a_worker(cli: Cli, repo: Path) -> None:
     all_of_them = [detach(cli, repo) for _ in range(3)]
     for result in all_of_them:
         watched(cli, result, repo)
     assert [cli.state(result).status for result in all_of_them] == ["promoted"] * 3
 
 
-def test_what_is_asked_for_is_in_force_when_the_worker_runs_it(cli: Cli, repo: Path) -> None:
+def test_the_worker_uses_the_options_of_the_detached_run(cli: Cli, repo: Path) -> None:
     result = detach(cli, repo, "--forbid", "f.txt", "--attempts", "2")
     (cli.place / ".config/chargehand").mkdir(parents=True)
     (cli.place / ".config/chargehand/config.toml").write_text("[limits]\nattempts = 1\n")
@@ -232,7 +232,7 @@ def test_what_is_asked_for_is_in_force_when_the_worker_runs_it(cli: Cli, repo: P
     assert {reason.code for reason in state.reasons} == {"area_forbidden"}
 
 
-def test_a_paused_mission_is_taken_by_nobody_until_it_is_resumed(cli: Cli, repo: Path) -> None:
+def test_no_worker_claims_a_paused_mission_until_resumed(cli: Cli, repo: Path) -> None:
     result = detach(cli, repo, agent=shell("sleep 300"))
     mission = result.document["mission"]
     wait_until(lambda: bool(cli.state(result).attempts))
@@ -270,7 +270,7 @@ def test_a_message_reaches_the_next_attempt(cli: Cli, repo: Path) -> None:
     assert (over.code, over.error["code"]) == (1, "not_sendable")
 
 
-def test_a_critical_message_that_nobody_hears_freezes_the_agent_and_a_person_decides(cli: Cli, repo: Path) -> None:
+def test_an_unacknowledged_critical_message_pauses_and_asks_a_person(cli: Cli, repo: Path) -> None:
     result = detach(cli, repo, agent="command:sh -c 'for i in $(seq 900); do date +%N > ticks; sleep 0.1; done'")
     mission = result.document["mission"]
     wait_until(lambda: bool(cli.state(result).attempts))
@@ -307,7 +307,7 @@ def test_a_mission_whose_repository_is_gone_fails_and_says_so(cli: Cli, repo: Pa
     cli.say("mission", "cancel", "last", cwd=repo)
 
 
-def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(cli: Cli, repo: Path) -> None:
+def test_a_waiting_mission_can_be_promoted_after_an_upgrade(cli: Cli, repo: Path) -> None:
     waiting = cli.run(repo, agent=shell("touch conftest.py"))
     assert (waiting.code, waiting.document["status"]) == (3, "waiting"), waiting
     with sqlite3.connect(cli.home / "store.db") as raw:  # as the first version stored it
@@ -324,7 +324,7 @@ def test_a_mission_that_waits_for_a_person_goes_on_after_an_upgrade(cli: Cli, re
     assert (promoted.code, promoted.document["status"]) == (0, "promoted"), promoted
 
 
-def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(cli: Cli, repo: Path) -> None:
+def test_a_mission_of_another_version_resumes_from_its_last_step(cli: Cli, repo: Path) -> None:
     other = (
         "import sys, chargehand; chargehand.__version__ = '0.0.9'; "
         "from chargehand.cli.main import main; sys.argv[0] = 'chargehand'; main()"
@@ -367,7 +367,7 @@ def test_a_mission_begun_by_another_version_goes_on_from_its_last_step(cli: Cli,
 SECOND = shell("test $CHARGEHAND_ATTEMPT -gt 1 && echo x > b.txt")
 
 
-def test_a_plan_goes_on_with_what_a_person_does_to_one_of_its_tasks(cli: Cli, repo: Path) -> None:
+def test_a_plan_continues_after_a_person_changes_a_task(cli: Cli, repo: Path) -> None:
     file = cli.place / "plan.json"
     tasks = [
         {"id": "b", "text": "b", "agent": SECOND},

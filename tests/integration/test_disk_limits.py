@@ -39,9 +39,7 @@ def repo(tmp_path: Path) -> Path:
     ("command", "reason"),
     [(FILL, "disk"), (MANY, "files"), (f"{FILL}; sleep 300", "disk"), (LITTLE, None)],
 )
-def test_a_check_that_writes_too_much_fails_and_nothing_is_promoted(
-    cli: Cli, repo: Path, command: str, reason: str | None
-) -> None:
+def test_a_check_over_the_disk_limit_fails(cli: Cli, repo: Path, command: str, reason: str | None) -> None:
     result = cli.say("run", "mend", "--agent", "command:touch new.txt", "--only-check", command, cwd=repo)
     document = result.document
     assert document["status"] == ("promoted" if reason is None else "refused"), result
@@ -78,7 +76,7 @@ def test_exec_names_the_limit(cli: Cli, repo: Path, command: str, limit: str | N
     assert (result.code != 0) is (limit is not None)
 
 
-def test_setup_has_limits_of_its_own(cli: Cli, repo: Path) -> None:
+def test_setup_has_a_separate_disk_limit(cli: Cli, repo: Path) -> None:
     with (repo / "chargehand.toml").open("a") as file:
         file.write(f'[project]\nsetup = "{FILL}"\n')
     commit_files(repo, {"x.txt": "x"})

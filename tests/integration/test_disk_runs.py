@@ -22,7 +22,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("agent", [FOREVER, AT_ONCE])
-def test_an_agent_that_writes_too_much_is_stopped_and_told(tmp_path: Path, repo: Path, agent: str) -> None:
+def test_an_agent_over_the_disk_limit_is_stopped_with_a_reason(tmp_path: Path, repo: Path, agent: str) -> None:
     cli = Cli(tmp_path / "person", CHARGEHAND_SANDBOX_DISK_MB="20")
     result = cli.run(repo, agent=agent)
     assert (result.code, result.document["status"], result.reasons) == (1, "failed", {"disk"}), result
@@ -78,7 +78,7 @@ def test_the_limit_for_all_projects_is_kept(tmp_path: Path, repo: Path) -> None:
     assert bases == [git(repo, "rev-parse", "main")], "the one that was not needed made room"
 
 
-def test_checkpoints_are_let_go_on_an_order_alone(tmp_path: Path, repo: Path) -> None:
+def test_gc_removes_checkpoints_only_with_an_explicit_option(tmp_path: Path, repo: Path) -> None:
     cli = Cli(tmp_path / "person")
     done = cli.run(repo, "--only-check", "false").document
     shown = ("checkpoint", "list", done["mission"])
@@ -99,7 +99,7 @@ SETUP = "mkdir -p env.log && cp go.sum env.log/of-setup"
 SAME = "cmp go.s*m env.log/of-setup"
 
 
-def test_a_candidate_that_changes_the_inputs_is_checked_in_its_own_environment(tmp_path: Path) -> None:
+def test_a_candidate_with_changed_setup_inputs_gets_a_separate_environment(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {**IGNORING, "go.sum": "x\n"})
     cli = Cli(tmp_path / "person", CHARGEHAND_PROJECT_SETUP=SETUP)
     words = ("run", "mend", "--agent", shell("echo y >> go.sum"), "--only-check", SAME)

@@ -32,7 +32,7 @@ def container(disk: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(disk / "root")], check=True)
 
 
-def test_where_overlayfs_cannot_be_had_workspaces_are_made_of_clones(container: Path, tmp_path: Path) -> None:
+def test_workspaces_are_reflink_clones_if_overlayfs_is_unavailable(container: Path, tmp_path: Path) -> None:
     cli, repo = Cli(container), repository(tmp_path / "repo")
     report = cli.say("doctor", cwd=repo).document
     assert (report["ok"], report["drivers"]) == (True, {"shadow": "reflink", "direct": "reflink"})

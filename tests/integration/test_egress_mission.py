@@ -44,7 +44,7 @@ def requested(cli: Cli, mission: str) -> list[NetworkRequested]:
     return [payload for payload in found if isinstance(payload, NetworkRequested)]
 
 
-def test_an_agent_reaches_the_allowed_host_and_the_mission_tells(tmp_path: Path, port: int) -> None:
+def test_an_agent_reaches_only_the_allowed_host_and_requests_are_logged(tmp_path: Path, port: int) -> None:
     cli = cli_with(tmp_path, network=[f"{HOST}:{port}"])
     made = repository(tmp_path / "repo")
     script = f"curl -sS http://{HOST}:{port}/file?key=s3cret > f.txt; curl -s http://other.test/ > g.txt; true"
@@ -68,7 +68,7 @@ def test_an_agent_reaches_the_allowed_host_and_the_mission_tells(tmp_path: Path,
 
 
 @pytest.mark.parametrize("also", [False, True])
-def test_checks_have_no_network_unless_it_is_said(tmp_path: Path, port: int, also: bool) -> None:
+def test_checks_have_no_network_by_default(tmp_path: Path, port: int, also: bool) -> None:
     cli = cli_with(tmp_path, network=[f"{HOST}:{port}"], network_checks=also)
     made = repository(tmp_path / "repo")
     check = f"curl -sSf --max-time 20 http://{HOST}:{port}/file"
@@ -114,7 +114,7 @@ time.sleep(300)
 """
 
 
-def test_what_an_agent_left_running_has_no_network_any_more(tmp_path: Path, port: int) -> None:
+def test_the_network_of_leftover_agent_processes_is_closed(tmp_path: Path, port: int) -> None:
     """Its tunnel is cut before the sandbox is frozen: no data arrives after the last scan."""
     cli = cli_with(tmp_path, network=[f"{HOST}:{port}"])
     made = repository(tmp_path / "repo", {"f.txt": "a\n", "tunnel.py": _TUNNEL})

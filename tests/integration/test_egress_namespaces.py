@@ -32,7 +32,7 @@ ip link set v0 up
 """
 
 
-def test_a_public_address_is_reached_and_this_machines_own_is_not(tmp_path: Path) -> None:
+def test_a_public_address_is_reachable_except_those_of_the_machine(tmp_path: Path) -> None:
     if not (shutil.which("ip") and shutil.which("unshare")):
         if os.environ.get("CI") == "true":
             pytest.fail("needs iproute2 and unshare")

@@ -85,7 +85,7 @@ async def test_an_answer_that_changes_is_never_used(tmp_path: Path) -> None:
         assert len(host.got) == 1
 
 
-async def test_a_name_without_an_address_and_a_host_that_is_not_there(tmp_path: Path) -> None:
+async def test_an_unresolvable_name_or_unreachable_host_gets_502(tmp_path: Path) -> None:
     async with proxy(
         tmp_path, "nowhere.test", "private:closed.test:1", names=Names(closed_test=[["127.0.0.1"]])
     ) as out:
@@ -95,7 +95,7 @@ async def test_a_name_without_an_address_and_a_host_that_is_not_there(tmp_path: 
         assert b"cannot connect to closed.test:1" in answer
 
 
-async def test_closing_cuts_every_tunnel_and_logs_it(tmp_path: Path) -> None:
+async def test_closing_the_proxy_cuts_and_logs_every_tunnel(tmp_path: Path) -> None:
     held = asyncio.Event()
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -132,7 +132,7 @@ async def test_bytes_are_limited_over_all_requests(tmp_path: Path) -> None:
         assert sum(one.bytes_in for one in out.log) <= 150_000
 
 
-async def test_a_tunnel_that_says_nothing_is_cut(tmp_path: Path) -> None:
+async def test_an_idle_tunnel_is_closed(tmp_path: Path) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()

@@ -136,7 +136,7 @@ print(tried(udp))
 """
 
 
-async def test_without_the_proxy_there_is_no_name_and_no_address(tmp_path: Path, root: Path) -> None:
+async def test_without_the_proxy_neither_names_nor_addresses_are_reachable(tmp_path: Path, root: Path) -> None:
     """The sandbox has no DNS, not even for the allowed host, and does not share the host's loopback."""
     with served(root) as port:
         async with inside(tmp_path, port) as (sandbox, out):
@@ -179,7 +179,7 @@ async def test_pip_and_npm_keep_to_the_proxy(tmp_path: Path, root: Path) -> None
     assert seen == {("allowed.test", True), ("other.test", False)}
 
 
-async def test_a_sandbox_without_an_allow_list_is_told_of_no_proxy(tmp_path: Path) -> None:
+async def test_a_sandbox_without_an_allow_list_has_no_proxy_variables(tmp_path: Path) -> None:
     with workspace(tmp_path / "workspace") as spec:
         async with ProcessTier(toolchain()) as tier:
             sandbox = await tier.open(spec)

@@ -97,7 +97,7 @@ def rows(url: str, table: str = "workflow_status") -> list[Any]:
         return list(connection.execute(sa.text(f"SELECT * FROM {schema}{table} ORDER BY workflow_uuid")))
 
 
-async def test_of_many_triggers_of_a_turn_at_once_one_counts(url: str) -> None:
+async def test_concurrent_triggers_of_a_turn_run_it_once(url: str) -> None:
     async with held_bodies(url) as (engine, bodies):
         told = await asyncio.gather(*(engine.trigger("m-1", 1) for _ in range(20)))
         assert sorted(told) == [False] * 19 + [True]
@@ -110,7 +110,7 @@ async def test_of_many_triggers_of_a_turn_at_once_one_counts(url: str) -> None:
     assert bodies.order == ["m-1", "m-1"]
 
 
-async def test_no_more_run_at_once_than_there_are_slots(url: str) -> None:
+async def test_the_number_of_concurrent_turns_is_limited_by_the_slots(url: str) -> None:
     async with held_bodies(url, slots=3) as (engine, bodies):
         names = {f"m-{number}" for number in range(7)}
         for name in names:
@@ -145,7 +145,7 @@ async def test_a_priority_that_cannot_be_is_refused(priority: int, tmp_path: Pat
         assert not await engine.waiting()
 
 
-async def test_a_failing_turn_is_logged_with_its_mission_and_the_engine_goes_on(
+async def test_a_failed_turn_is_logged_and_does_not_stop_the_engine(
     url: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Odd(Exception):
@@ -182,7 +182,7 @@ async def test_the_rows_are_json_and_carry_our_version(url: str) -> None:
     assert (row.serialization, row.application_version) == ("portable_json", "chargehand-engine-1")
 
 
-async def test_closing_waits_for_what_runs_and_takes_nothing_more(url: str) -> None:
+async def test_closing_waits_for_running_turns_and_starts_no_others(url: str) -> None:
     closing, closed = asyncio.Event(), asyncio.Event()
     bodies = HeldBodies()
 
@@ -218,7 +218,7 @@ async def test_a_turn_that_was_interrupted_is_run_by_the_next(url: str) -> None:
         assert await bodies.next() == "m-1"
 
 
-async def test_closing_that_is_cancelled_cancels_what_runs_and_still_ends(url: str) -> None:
+async def test_cancelling_the_close_cancels_running_turns(url: str) -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
 
     async def stubborn(mission: str) -> None:
@@ -245,7 +245,7 @@ async def test_closing_that_is_cancelled_cancels_what_runs_and_still_ends(url: s
         pass
 
 
-async def test_a_turn_of_ours_that_does_not_run_goes_back_at_the_second_look(url: str) -> None:
+async def test_a_stalled_turn_is_rescued_at_the_second_check(url: str) -> None:
     begun: list[str] = []
     twice = asyncio.Event()
 
@@ -267,7 +267,7 @@ async def test_a_turn_of_ours_that_does_not_run_goes_back_at_the_second_look(url
         await asyncio.wait_for(twice.wait(), WAIT)
 
 
-async def test_a_turn_that_runs_is_left_alone_however_often_one_looks(url: str) -> None:
+async def test_a_running_turn_is_never_rescued(url: str) -> None:
     async with held_bodies(url) as (engine, bodies):
         await engine.trigger("m-1", 1)
         await bodies.next()
@@ -292,7 +292,7 @@ async def test_only_turns_that_ended_long_ago_are_forgotten(url: str) -> None:
         assert [row.workflow_uuid for row in rows(url)] == ["runs/1", "waits/1"]
 
 
-async def test_nothing_is_left_of_a_closed_engine(url: str) -> None:
+async def test_a_closed_engine_leaves_no_threads_or_open_files(url: str) -> None:
     async def once() -> None:
         async with held_bodies(url) as (engine, bodies):
             await engine.trigger(new_id("mission"), 1)
@@ -315,7 +315,7 @@ async def test_nothing_is_left_of_a_closed_engine(url: str) -> None:
     assert await asyncio.to_thread(lambda: 1) == 1, "the loop's own threads still work"
 
 
-async def test_a_process_has_one_engine_at_a_time(tmp_path: Path) -> None:
+async def test_a_second_engine_in_a_process_is_refused(tmp_path: Path) -> None:
     first, second = (f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db"))
     async with held_bodies(first):
         with pytest.raises(UsageError) as refused:
@@ -372,7 +372,7 @@ async def test_impossible_numbers_are_refused(slots: int, poll: float, tmp_path:
             pass
 
 
-async def test_a_database_that_is_not_there_is_a_typed_error_without_the_password(
+async def test_an_unreachable_database_is_a_typed_error_without_the_password(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InfrastructureError) as failed:
@@ -433,7 +433,7 @@ async def test_a_turn_of_a_dead_worker_does_not_count_as_waiting(url: str, tmp_p
         bodies.go.set()
 
 
-async def test_the_environment_changes_nothing_and_the_terminal_stays_silent(url: str, tmp_path: Path) -> None:
+async def test_dbos_environment_variables_are_ignored_and_the_output_is_empty(url: str, tmp_path: Path) -> None:
     odd = {
         "DBOS__CLOUD": "true",
         "DBOS__APPVERSION": "other",

@@ -24,7 +24,7 @@ def url() -> str:
 
 
 @pytest.mark.needs_bwrap
-def test_a_recorded_mission_is_accepted_and_reading_goes_on(tmp_path: Path, url: str) -> None:
+def test_missions_are_recorded_and_readable_while_the_database_is_down(tmp_path: Path, url: str) -> None:
     cli, repo = Cli(tmp_path / "person"), repository(tmp_path / "repo")
     done = cli.run(repo).document
     away = Cli(tmp_path / "person", CHARGEHAND_ENGINE_URL=url)
@@ -48,7 +48,7 @@ def test_a_recorded_mission_is_accepted_and_reading_goes_on(tmp_path: Path, url:
     assert cli.say("mission", "show", mission, cwd=repo).document["status"] == "promoted"
 
 
-def test_a_key_stands_for_one_request(tmp_path: Path, url: str) -> None:
+def test_an_idempotency_key_belongs_to_a_single_request(tmp_path: Path, url: str) -> None:
     cli, repo = Cli(tmp_path / "person", CHARGEHAND_ENGINE_URL=url), repository(tmp_path / "repo")
     first = cli.say(*RUN, "--idempotency-key", "k", cwd=repo)
     assert first.code == 0, first
@@ -74,7 +74,7 @@ def test_up_waits_for_a_database_that_starts_later_and_says_so_once(tmp_path: Pa
         assert (process.returncode, stderr) == (0, "")
 
 
-def test_up_waits_for_no_database_that_there_is_not(tmp_path: Path) -> None:
+def test_up_fails_if_the_database_does_not_exist(tmp_path: Path) -> None:
     with cluster() as server:
         cli = Cli(tmp_path, CHARGEHAND_ENGINE_URL=f"{server.database()}_other")
         process = cli.start("up", "--port", "0", cwd=tmp_path)

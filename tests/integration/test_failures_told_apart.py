@@ -46,7 +46,7 @@ def run(
     return cli.say("run", text, "--agent", agent, "--only-check", check, *words, cwd=place)
 
 
-def test_a_known_failure_may_stay_and_a_new_one_may_not(cli: Cli, tmp_path: Path) -> None:
+def test_an_accepted_known_failure_passes_and_a_new_failure_is_refused(cli: Cli, tmp_path: Path) -> None:
     place = repository(tmp_path / "repo", RED)
     done = run(cli, place, COMMENT, "--accept-known")
     assert (done.code, done.document["status"]) == (0, "promoted"), done
@@ -74,7 +74,7 @@ def test_checks_that_cannot_run_on_the_base_are_named_with_their_remedy(cli: Cli
     assert "project.setup" in done.document["cause"]["remedy"]
 
 
-def test_nobody_accepted_so_a_person_decides_at_the_end(cli: Cli, tmp_path: Path) -> None:
+def test_an_unaccepted_known_failure_waits_for_a_person(cli: Cli, tmp_path: Path) -> None:
     place = repository(tmp_path / "repo", RED)
     waits = run(cli, place, COMMENT)
     assert (waits.code, waits.document["status"], waits.reasons) == (3, "waiting", {"known_failures"}), waits
@@ -82,7 +82,7 @@ def test_nobody_accepted_so_a_person_decides_at_the_end(cli: Cli, tmp_path: Path
     assert (done.code, done.document["status"]) == (0, "promoted"), done
 
 
-def test_before_the_last_attempt_a_known_failure_goes_back_to_the_agent(cli: Cli, tmp_path: Path) -> None:
+def test_a_known_failure_is_returned_to_the_agent_before_the_last_attempt(cli: Cli, tmp_path: Path) -> None:
     place = repository(tmp_path / "repo", RED)
     script = "if [ -e seen ]; then sed -i '6s/+/-/' calc.py; rm seen; else touch seen; fi"
     done = run(cli, place, shell(script), "--attempts", "2")
@@ -90,7 +90,7 @@ def test_before_the_last_attempt_a_known_failure_goes_back_to_the_agent(cli: Cli
     assert [each["verdict"] for each in done.document["attempts"]] == ["no_worse", "green"]
 
 
-def test_what_the_request_names_must_pass_whatever_is_accepted(cli: Cli, tmp_path: Path) -> None:
+def test_a_test_named_in_the_request_must_pass(cli: Cli, tmp_path: Path) -> None:
     place = repository(tmp_path / "repo", RED)
     done = run(cli, place, COMMENT, "--accept-known", text="make test_sub pass")
     assert (done.code, done.reasons) == (1, {"check_failed", "still_failing"}), done
@@ -99,14 +99,14 @@ def test_what_the_request_names_must_pass_whatever_is_accepted(cli: Cli, tmp_pat
 
 
 @pytest.mark.parametrize("policy", ["accept_known", "stop"])
-def test_the_project_says_what_becomes_of_a_red_base(cli: Cli, tmp_path: Path, policy: str) -> None:
+def test_the_project_configures_the_policy_for_a_failing_base(cli: Cli, tmp_path: Path, policy: str) -> None:
     place = repository(tmp_path / "repo", {**RED, "chargehand.toml": f"[project]\nred_base = '{policy}'\n"})
     done = run(cli, place, COMMENT)
     wanted = (0, "promoted") if policy == "accept_known" else (1, "failed")
     assert (done.code, done.document["status"]) == wanted, done
 
 
-def test_the_question_names_the_tests_and_each_answer_does_what_it_says(cli: Cli, tmp_path: Path) -> None:
+def test_the_base_question_names_the_tests_and_each_answer_takes_effect(cli: Cli, tmp_path: Path) -> None:
     place = repository(tmp_path / "repo", RED)
 
     def ask(agent: str = COMMENT) -> Completed:
@@ -162,7 +162,7 @@ def test_a_flaky_test_that_a_change_breaks_for_good_needs_a_person(cli: Cli, tmp
     assert "without the change it passes now and then" in str(waits.document["reasons"])
 
 
-def test_a_run_that_stops_at_a_known_failure_shows_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_a_run_that_stops_at_a_known_failure_is_inconclusive(cli: Cli, tmp_path: Path) -> None:
     first = SUBTRACTS.replace("test_sub", "test_a_sub")
     place = repository(tmp_path / "repo", {"calc.py": CODE, "test_calc.py": f"{HEAD}{first}\n{ADDS}"})
     done = run(cli, place, BREAK, "--accept-known", check="python3 -m unittest -q -f")
@@ -171,7 +171,7 @@ def test_a_run_that_stops_at_a_known_failure_shows_nothing(cli: Cli, tmp_path: P
     assert (refused.code, refused.reasons) == (1, {"check_failed"}), refused
 
 
-def test_a_test_that_a_change_makes_flaky_needs_a_person_who_was_told(cli: Cli, tmp_path: Path) -> None:
+def test_a_newly_flaky_test_needs_approval_unless_configured(cli: Cli, tmp_path: Path) -> None:
     place = repository(tmp_path / "repo", GREEN)
     agent = writes(
         "calc.py",
@@ -190,7 +190,7 @@ def test_a_test_that_a_change_makes_flaky_needs_a_person_who_was_told(cli: Cli, 
     assert (accepted.code, accepted.document["status"]) == (0, "promoted"), accepted
 
 
-def test_a_flaky_test_that_a_person_let_in_is_the_next_missions_known_one(cli: Cli, tmp_path: Path) -> None:
+def test_an_approved_flaky_test_is_known_to_the_next_mission(cli: Cli, tmp_path: Path) -> None:
     place = repository(tmp_path / "repo", GREEN)
     agent = writes("test_calc.py", f"{GREEN['test_calc.py']}\n{TOGGLES}")
     waits = run(cli, place, agent, "--apply")
@@ -212,7 +212,7 @@ def fail_earlier_runs(cli: Cli) -> None:
     raw.close()
 
 
-def test_a_tree_is_not_judged_again_until_it_is_green(tmp_path: Path) -> None:
+def test_a_tree_that_failed_once_needs_a_person(tmp_path: Path) -> None:
     """A tree on which a check failed once needs a person: `promote` warns first, and obeys the second time."""
     cli = Cli(tmp_path / "person", **AS_EVER)
     place = repository(tmp_path / "repo", GREEN)

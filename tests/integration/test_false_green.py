@@ -153,7 +153,7 @@ def test_checks_that_did_not_run_the_change_are_not_green(cli: Cli, case: str) -
     assert waits.document["attempts"][0]["verdict"] == "missing"
 
 
-def test_what_a_check_builds_anew_is_the_tree(cli: Cli, tmp_path: Path) -> None:
+def test_a_check_that_rebuilds_runs_the_changed_tree(cli: Cli, tmp_path: Path) -> None:
     project = PROJECTS["node, what setup built"]
     # Within one second of setup, as happens if both are quick.
     setup = f"{project.setup} && touch -d '2026-01-01 00:00:00.1' dist/*"

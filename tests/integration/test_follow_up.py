@@ -39,7 +39,7 @@ def repo(tmp_path: Path) -> Path:
 
 
 class TestCommands:
-    def test_a_refused_one_goes_on_from_what_it_left(self, cli: Cli, repo: Path) -> None:
+    def test_a_refused_mission_continues_from_its_last_tree(self, cli: Cli, repo: Path) -> None:
         result = cli.say(
             "run", "first", "--agent", LISTENS, "--only-check", "test $(cat sub/* | grep -c word) = 2", cwd=repo
         )
@@ -68,7 +68,7 @@ class TestCommands:
         done = cli.say(*words, cwd=repo).document
         assert (done["status"], len(done["attempts"])) == ("promoted", 4)
 
-    def test_what_was_promoted_stays_and_a_new_mission_stands_on_it(self, cli: Cli, repo: Path) -> None:
+    def test_continuing_a_promoted_mission_starts_a_new_mission_on_its_commit(self, cli: Cli, repo: Path) -> None:
         first = cli.say("run", "first", "--agent", LISTENS, "--only-check", "true", cwd=repo).document
         second = cli.say("mission", "continue", "last", "and second", cwd=repo).document
         assert second["mission"] != first["mission"]
@@ -92,7 +92,7 @@ class TestCommands:
         assert cli.say("stats", cwd=repo).document["attempts"]["ended"] == 3  # no attempt counts twice
         assert cli.say("audit", "verify", cwd=repo).code == 0
 
-    def test_it_is_applied_where_the_first_one_was(self, cli: Cli, repo: Path) -> None:
+    def test_a_follow_up_of_an_applied_mission_is_applied_too(self, cli: Cli, repo: Path) -> None:
         first = cli.say("run", "first", "--agent", LISTENS, "--only-check", "true", "--apply", cwd=repo).document
         assert git(repo, "rev-parse", "HEAD") == first["commit"]
         # The person commits in between: both changes come together.
@@ -105,14 +105,14 @@ class TestCommands:
         assert (repo / "mine.txt").read_text() == "mine\n"
         assert git(repo, "rev-parse", "HEAD") == second["commit"]
 
-    def test_after_a_roll_back_it_begins_where_that_led(self, cli: Cli, repo: Path) -> None:
+    def test_a_follow_up_after_a_rollback_starts_from_the_rolled_back_tree(self, cli: Cli, repo: Path) -> None:
         first = cli.say("run", "first", "--agent", shell("echo 1 > one.txt"), "--only-check", "true", cwd=repo)
         assert cli.say("mission", "rollback", "last", cwd=repo).code == 0
         again = cli.say("mission", "continue", first.document["mission"], "again", cwd=repo).document
         assert again["status"] == "promoted"
         assert git(repo, "diff", "--name-only", "HEAD", again["branch"]) == "one.txt"
 
-    def test_what_the_repository_never_got_it_begins_on_all_the_same(self, cli: Cli, repo: Path) -> None:
+    def test_a_follow_up_starts_after_a_rollback_that_was_not_exported(self, cli: Cli, repo: Path) -> None:
         result = cli.say("run", "first", "--agent", shell("echo 1 > one.txt"), "--only-check", "true", cwd=repo)
         branch = result.document["branch"]
         git(repo, "update-ref", f"refs/heads/{branch}", "HEAD")  # now the roll-back cannot be exported
@@ -121,7 +121,7 @@ class TestCommands:
         assert (again["status"], again["reasons"]) == ("promoted", [])
 
     @pytest.mark.parametrize("first", ["true", "false"])
-    def test_killed_in_the_middle_another_worker_goes_on(self, cli: Cli, repo: Path, first: str) -> None:
+    def test_a_killed_follow_up_is_resumed_by_another_worker(self, cli: Cli, repo: Path, first: str) -> None:
         """Both ways: in the mission itself, and in a new mission on the promoted result."""
         told = "echo $CHARGEHAND_REQUEST > sub/told; cat $CHARGEHAND_REPORT >> sub/told"
         agent = shell(f"{told}; grep -q wait sub/told && sleep {MARK}; true")
@@ -140,7 +140,7 @@ class TestCommands:
         log = [json.loads(line) for line in cli.say("mission", "log", "last", cwd=repo).stdout.splitlines()]
         assert [line["type"] for line in log].count("mission.continued") == 1
 
-    def test_what_it_does_not_go_on_from(self, cli: Cli, repo: Path) -> None:
+    def test_invalid_follow_ups_are_refused(self, cli: Cli, repo: Path) -> None:
         cli.refused("not_found", 2, "mission", "continue", "last", "x", cwd=repo)
         cli.say("run", "first", "--agent", "command:true", "--only-check", "true", cwd=repo)
         for words in (
@@ -175,7 +175,7 @@ class TestConversations:
             state = app.mission_reader.state(mission)
             return [(line.speaker, line.attempt) for line in read_transcript(app.store, state)]
 
-    def test_a_promoted_one_goes_on_in_the_same_conversation(self, kit: NativeKit) -> None:
+    def test_a_promoted_mission_continues_in_the_same_conversation(self, kit: NativeKit) -> None:
         more = (says("also a file", call("bash", command="echo more > more.txt")), FINISH)
         kit.model("scripted", scripted(MENDS, more))
         first = kit.native()
@@ -191,7 +191,7 @@ class TestConversations:
         speakers = self.told(kit, second.id)
         assert {number for _, number in speakers} == {1, 2}
 
-    def test_a_cancelled_one_goes_on_where_it_was_broken_off(self, kit: NativeKit) -> None:
+    def test_a_cancelled_mission_continues_without_repeated_calls(self, kit: NativeKit) -> None:
         steps = (says("", call("bash", command="echo one > one.txt")), says("", call("ask", question="Go?")))
         kit.model("scripted", scripted((*steps, *MENDS)))
         state = kit.native()
@@ -210,7 +210,7 @@ class TestConversations:
             lines = read_transcript(app.store, again)
             assert any("mind the gap" in line.text for line in lines if line.speaker == "person")
 
-    def test_one_that_spent_its_budget_needs_a_larger_one(self, kit: NativeKit) -> None:
+    def test_a_mission_that_spent_its_budget_needs_a_larger_budget_to_continue(self, kit: NativeKit) -> None:
         dear = replace(MENDS[0], usage=Usage(input=1000, output=8000))
         kit.model("scripted", scripted((dear, FINISH), (FINISH,), (FINISH,)), price=100.0)
         kit.write("[limits]\nbudget_usd = 1.05")

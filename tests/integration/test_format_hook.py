@@ -71,7 +71,7 @@ def commit(cli: Cli, repo: Path, *words: str, **environ: str) -> subprocess.Comp
 
 @needs_ruff
 @pytest.mark.needs_bwrap
-def test_what_is_staged_is_formatted_and_written_only_when_asked(
+def test_staged_files_are_formatted_and_written_only_with_apply(
     here: Callable[..., Completed], repo: Path
 ) -> None:
     write_files(repo, {"a.py": UGLY, "src/new.py": UGLY, "left.py": UGLY + "y  = 2\n"})
@@ -100,7 +100,7 @@ def test_what_is_staged_is_formatted_and_written_only_when_asked(
 
 @needs_ruff
 @pytest.mark.needs_bwrap
-def test_what_a_mission_left_is_formatted_as_a_checkpoint(
+def test_the_result_of_a_mission_is_formatted_as_a_checkpoint(
     cli: Cli, here: Callable[..., Completed], tmp_path: Path
 ) -> None:
     kit = MissionKit(tmp_path / "shop", FILES)
@@ -121,7 +121,7 @@ def test_what_a_mission_left_is_formatted_as_a_checkpoint(
 
 @needs_ruff
 @pytest.mark.needs_bwrap
-def test_a_commit_with_a_badly_formatted_file_is_held_back(
+def test_the_hook_rejects_a_commit_with_a_badly_formatted_file(
     cli: Cli, here: Callable[..., Completed], repo: Path
 ) -> None:
     assert here("project", "hook", "install", cwd=repo).document["changed"] is True
@@ -139,7 +139,7 @@ def test_a_commit_with_a_badly_formatted_file_is_held_back(
     assert commit(cli, repo, "-a", "-m", "all").returncode == 0
 
 
-def test_without_chargehand_a_commit_goes_through_and_says_so(cli: Cli, repo: Path, tmp_path: Path) -> None:
+def test_the_hook_only_warns_if_chargehand_is_missing(cli: Cli, repo: Path, tmp_path: Path) -> None:
     install_hook(find_repository(repo), tmp_path / "gone/chargehand")
     places = tmp_path / "bin"
     places.mkdir()
@@ -152,7 +152,7 @@ def test_without_chargehand_a_commit_goes_through_and_says_so(cli: Cli, repo: Pa
     assert "chargehand is not installed here" in done.stderr
 
 
-def test_a_hook_of_somebody_else_stays(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_foreign_hook_is_kept(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     found, program = find_repository(repo), tmp_path / "chargehand"
     hook = repo / ".git/hooks/pre-commit"

@@ -46,7 +46,7 @@ def test_a_mission_asks_again_after_a_garbage_reply(tmp_path: Path, garbage: byt
     assert state.status == "promoted", state.reasons
 
 
-def test_a_provider_of_nothing_but_garbage_counts_as_down(tmp_path: Path) -> None:
+def test_a_provider_that_sends_only_garbage_counts_as_down(tmp_path: Path) -> None:
     server = GarbageServer(TEXT_FOR_CALLS, 10**6)
     with server.running() as url:
         kit = kit_with(tmp_path, url)

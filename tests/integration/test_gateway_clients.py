@@ -190,7 +190,7 @@ async def _pydantic_round(model: Any) -> None:
     assert [part.args_as_dict() for part in calls] == [{"a": 1}]
 
 
-async def test_clients_meet_an_empty_purse_as_an_error_of_their_own() -> None:
+async def test_an_exhausted_budget_is_an_api_error_of_each_client() -> None:
     whole = Reply(pieces=[openai_whole()])
     async with served("openai", whole, limit=0.0) as (url, token, records, upstream):
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=token) as client:
@@ -206,7 +206,7 @@ async def test_clients_meet_an_empty_purse_as_an_error_of_their_own() -> None:
         assert refused.value.status_code == 402
 
 
-async def test_clients_meet_a_cut_stream_as_an_error_of_their_own() -> None:
+async def test_a_cut_stream_is_an_api_error_of_each_client() -> None:
     cut = UpstreamError("it broke", code="upstream_cut")
     async with served("openai", Reply(headers=SSE, pieces=[chunk({"content": "he"}), cut])) as (url, token, *_):
         chat = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=token)

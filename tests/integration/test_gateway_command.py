@@ -113,7 +113,7 @@ def test_a_key_that_is_kept_never_gets_into_a_recording(cli: Cli) -> None:
     assert "[redacted:MY_KEY]" in content
 
 
-def test_people_read_where_it_is_and_what_each_call_cost(cli: Cli) -> None:
+def test_text_output_shows_the_address_token_and_budget(cli: Cli) -> None:
     words = [word for word in cli.argv("gateway", "serve", "--script", "script.jsonl") if word != "--json"]
     with subprocess.Popen(words, cwd=cli.place, env=cli.environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -127,7 +127,7 @@ def test_people_read_where_it_is_and_what_each_call_cost(cli: Cli) -> None:
         assert process.wait(timeout=60) == 0
 
 
-def test_what_is_asked_by_hand_counts_for_the_day_whoever_serves_it(cli: Cli) -> None:
+def test_manual_calls_count_against_the_day_budget_across_gateways(cli: Cli) -> None:
     """One gateway acts as the provider, and the calls of two others use up the day's budget."""
     config = cli.home.parent / ".config" / "chargehand" / "config.toml"
     config.parent.mkdir(parents=True)
@@ -166,7 +166,7 @@ def test_what_is_asked_by_hand_counts_for_the_day_whoever_serves_it(cli: Cli) ->
         (["serve", "--model", "nobody"], "not_found"),
     ],
 )
-def test_what_cannot_be_served_is_told_at_once(
+def test_unusable_gateway_arguments_are_an_error_at_start(
     words: list[str], code: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(cli.place)
@@ -184,7 +184,7 @@ def example(number: int) -> bytes:
     return re.findall(r"```jsonl\n(.*?)```", PAGE.read_text(), re.S)[number].encode()
 
 
-def test_the_examples_of_the_page_are_what_it_says() -> None:
+def test_the_examples_of_the_gateway_page_are_valid() -> None:
     script = Script.load(example(0))
     assert [(attempt, turn) for attempt, turn, _ in script.turns()] == [*((None, n) for n in (1, 2, 3, 4)), (2, 1)]
     assert script.lines[1].expect == ("helo",)

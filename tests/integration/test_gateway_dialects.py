@@ -334,7 +334,7 @@ async def meets(client: Dialect, url: str, token: str, *, stream: bool) -> str:
         pytest.param("big/60000@1", True, "nothing", marks=pytest.mark.soak),
     ],
 )
-async def test_each_fault_reaches_each_client_as_an_error_of_its_own_or_not_at_all(
+async def test_each_fault_is_a_client_error_or_handled_by_the_gateway(
     client: Dialect, upstream: Dialect, fault: str, stream: bool, expected: str
 ) -> None:
     said = ScriptUpstream(Script.of(ScriptedReply(text="hello " * 200, tools=SAID[0].tools), SAID[1]))
@@ -350,9 +350,7 @@ async def test_each_fault_reaches_each_client_as_an_error_of_its_own_or_not_at_a
 
 
 @pytest.mark.parametrize(("client", "upstream"), SOME)
-async def test_what_was_recorded_is_replayed_in_each_dialect(
-    tmp_path: Path, client: Dialect, upstream: Dialect
-) -> None:
+async def test_a_recording_is_replayed_in_each_dialect(tmp_path: Path, client: Dialect, upstream: Dialect) -> None:
     file = tmp_path / "session.jsonl"
     writer = RecordingWriter(file)
     recorded = RecordingUpstream(script(), writer, Redactor())

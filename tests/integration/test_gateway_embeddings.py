@@ -78,7 +78,7 @@ async def test_each_client_gets_the_vectors_of_each_upstream(client: str, upstre
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_money_limits_embeddings_as_it_does_calls(client: str) -> None:
+async def test_an_exhausted_budget_refuses_embeddings(client: str) -> None:
     async with served("gemini", ScriptUpstream(SCRIPT), limit=1e-6) as (url, token, records):
         with pytest.raises((openai.APIStatusError, errors.APIError)) as refused:
             await CLIENTS[client](url, token)
@@ -87,7 +87,7 @@ async def test_money_limits_embeddings_as_it_does_calls(client: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_anthropic_has_none_and_says_so(client: str) -> None:
+async def test_embeddings_from_anthropic_are_an_error(client: str) -> None:
     async with served("anthropic", ScriptUpstream(SCRIPT)) as (url, token, records):
         with pytest.raises((openai.BadRequestError, errors.ClientError), match="have no embeddings"):
             await CLIENTS[client](url, token)
@@ -114,7 +114,7 @@ class Maker(Provider):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_an_old_ollama_is_asked_by_its_own_interface(client: str) -> None:
+async def test_an_old_ollama_is_called_by_its_native_interface(client: str) -> None:
     with serving(Maker()) as maker:
         upstream = HttpUpstream(f"{maker.address}/v1", None, "openai")
         async with served("openai", upstream, ollama=True) as (url, token, records):
@@ -125,7 +125,7 @@ async def test_an_old_ollama_is_asked_by_its_own_interface(client: str) -> None:
     assert records[0].usage.input == 11
 
 
-async def test_geminis_own_models_are_asked_for_a_batch_with_their_own_name() -> None:
+async def test_gemini_embeddings_are_requested_as_a_batch_with_the_model_name() -> None:
     with serving(Maker()) as maker:
         maker.form = "gemini"
         upstream = HttpUpstream(maker.address, "k", "gemini")
@@ -155,7 +155,7 @@ async def test_geminis_own_models_are_asked_for_a_batch_with_their_own_name() ->
         ),
     ],
 )
-async def test_what_cannot_be_embedded_there_is_refused(path: str, body: dict[str, Any], words: str) -> None:
+async def test_unsupported_embedding_requests_are_refused(path: str, body: dict[str, Any], words: str) -> None:
     import httpx
 
     dialect: Dialect = "gemini" if path.endswith("embeddings") else "openai"

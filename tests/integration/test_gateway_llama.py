@@ -86,7 +86,7 @@ def events(reply: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
-async def test_chat_whole_and_streamed_is_metered_as_it_was(server: str, tmp_path: Path) -> None:
+async def test_whole_and_streamed_chats_are_metered_as_reported(server: str, tmp_path: Path) -> None:
     async with running(server, tmp_path) as (client, records):
         whole = await client.post("/v1/chat/completions", json=ASK)
         stream = await client.post("/v1/chat/completions", json={**ASK, "stream": True})
@@ -100,7 +100,7 @@ async def test_chat_whole_and_streamed_is_metered_as_it_was(server: str, tmp_pat
     assert records[0].cost_usd == pytest.approx((used["prompt_tokens"] + 24) / 1e6)
 
 
-async def test_clients_of_anthropic_get_their_own_dialect(server: str, tmp_path: Path) -> None:
+async def test_anthropic_clients_get_the_anthropic_dialect(server: str, tmp_path: Path) -> None:
     async with running(server, tmp_path) as (client, records):
         whole = await client.post("/v1/messages", json=ASK)
         stream = await client.post("/v1/messages", json={**ASK, "stream": True})

@@ -94,14 +94,14 @@ def work(cli: Cli, place: Path, files: Mapping[str, str], written: Mapping[str, 
 
 
 @pytest.mark.parametrize("where", sampled(PROJECTS, 1))
-def test_a_helper_that_compares_nothing_waits(cli: Cli, tmp_path: Path, where: str) -> None:
+def test_a_helper_without_comparison_needs_approval(cli: Cli, tmp_path: Path, where: str) -> None:
     files, gutted = PROJECTS[where]
     result = work(cli, tmp_path, files, gutted)
     assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
 @pytest.mark.parametrize("where", sampled(PROJECTS, 2))
-def test_a_helper_that_compares_nothing_hides_no_broken_code(cli: Cli, tmp_path: Path, where: str) -> None:
+def test_a_helper_without_comparison_does_not_hide_broken_code(cli: Cli, tmp_path: Path, where: str) -> None:
     files, gutted = PROJECTS[where]
     (code,) = (path for path in files if path.endswith("src/lib.rs") and "compare" not in path)
     result = work(cli, tmp_path, files, {**gutted, code: files[code].replace("a + b", "a - b")})
@@ -109,7 +109,7 @@ def test_a_helper_that_compares_nothing_hides_no_broken_code(cli: Cli, tmp_path:
 
 
 @pytest.mark.parametrize("where", sampled(PROJECTS, 1))
-def test_a_helper_that_compares_as_before_asks_no_one(cli: Cli, tmp_path: Path, where: str) -> None:
+def test_a_helper_that_still_compares_needs_no_approval(cli: Cli, tmp_path: Path, where: str) -> None:
     files, gutted = PROJECTS[where]
     (helper,) = gutted
     better = files[helper].replace("a, b);", 'a, b, "the sums differ");').replace("$a, $b)", '$a, $b, "{}", 1)')

@@ -98,7 +98,7 @@ def test_packages_of_the_machine_cannot_be_imported(machine: Path, tmp_path: Pat
     assert importable(cli, repo, *names) == {name: name in shown for name in names}
 
 
-def test_what_a_person_lists_is_shown_with_what_it_requires(machine: Path, tmp_path: Path) -> None:
+def test_listed_host_packages_are_importable_with_their_requirements(machine: Path, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     cli = cli_in(machine, tmp_path / "person", CHARGEHAND_SANDBOX_HOST_PACKAGES='["Spare"]')
     assert importable(cli, repo, "spare", "helper", "other", "calc") == {
@@ -121,7 +121,7 @@ def test_a_repository_cannot_list_packages(machine: Path, tmp_path: Path) -> Non
     assert importable(cli, repo, "spare") == {"spare": False}
 
 
-def test_a_project_that_needs_its_setup_gets_it_unasked(machine: Path, tmp_path: Path) -> None:
+def test_a_required_setup_is_detected_and_run_without_configuration(machine: Path, tmp_path: Path) -> None:
     """The most common set-up: an active virtual environment with the project in it, and no configuration."""
     repo, cli = repository(tmp_path / "repo", SOURCE), cli_in(machine, tmp_path / "person")
     done = cli.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)
@@ -146,7 +146,7 @@ def test_a_setup_that_is_needed_and_fails_stops_before_the_agent(machine: Path, 
     assert (done.code, done.reasons, done.document["attempts"]) == (1, {"setup_failed"}, []), done
 
 
-def test_none_wanted_is_none(machine: Path, tmp_path: Path) -> None:
+def test_an_empty_setup_disables_detection(machine: Path, tmp_path: Path) -> None:
     own = {"chargehand.toml": '[project]\nsetup = ""\n'}
     repo, cli = repository(tmp_path / "repo", SOURCE | own), cli_in(machine, tmp_path / "person")
     done = cli.say("run", "m", "--agent", shell("echo >> src/calc/__init__.py"), cwd=repo)

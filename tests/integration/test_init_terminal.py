@@ -150,7 +150,7 @@ def test_a_person_may_choose_something_else(cli: Cli, provider: Provider) -> Non
 
 
 @pytest.mark.parametrize("when", ["Its API key", "What now?"])
-def test_control_c_leaves_nothing_half_written(cli: Cli, provider: Provider, when: str) -> None:
+def test_ctrl_c_leaves_no_partial_files(cli: Cli, provider: Provider, when: str) -> None:
     asking = cli.init()
     _endpoint(asking, provider)
     if when == "What now?":
@@ -165,7 +165,7 @@ def test_control_c_leaves_nothing_half_written(cli: Cli, provider: Provider, whe
     assert [path.name for path in cli.written() if path.name.startswith((".config", "secrets"))] == []
 
 
-def test_what_is_there_already_is_offered_first_and_may_be_kept_as_it_is(cli: Cli) -> None:
+def test_detected_providers_are_offered_first_and_can_be_kept(cli: Cli) -> None:
     ollama = Provider(model="other", ollama=({"name": "coder:1b", "size": 1},))
     with serving(ollama):
         asking = cli.init(OLLAMA_HOST=ollama.address.removeprefix("http://"), OPENAI_API_KEY=KEY)

@@ -35,7 +35,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_what_is_critical_ends_a_running_agent_and_discards_its_work(tmp_path: Path) -> None:
+def test_a_critical_finding_stops_a_running_agent_and_discards_its_work(tmp_path: Path) -> None:
     kit = MissionKit(tmp_path)
     before = repository_state(kit.repository, without="\0")
     # If the mission waited for the agent, it would run out of time.
@@ -48,7 +48,7 @@ def test_what_is_critical_ends_a_running_agent_and_discards_its_work(tmp_path: P
 
 
 @pytest.mark.usefixtures("often")
-def test_what_is_not_critical_lets_an_agent_go_on(tmp_path: Path) -> None:
+def test_a_finding_that_is_not_critical_does_not_stop_an_agent(tmp_path: Path) -> None:
     state = MissionKit(tmp_path).run(
         f"{GOLD}; mkdir .ci; echo 'AKIA''QWERTYUIOPASDFGH' > k; sleep 1.5; rm -r k .ci"
     )
@@ -68,7 +68,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("severity", KINDS)
-def test_the_severity_decides_what_stays_byte_for_byte(tmp_path: Path, severity: str) -> None:
+def test_the_severity_decides_which_changes_are_kept(tmp_path: Path, severity: str) -> None:
     extra, kept = KINDS[severity]
     act = "echo new > new.txt; echo '# more' >> calc/__init__.py; rm LICENSE"
     others = {"new.txt", "calc/__init__.py", "LICENSE"}
@@ -94,7 +94,7 @@ def degraded(*arguments: Any, **options: Any) -> Inspection:
     )
 
 
-def test_what_was_not_looked_at_is_never_promoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_inspection_is_never_promoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kit = MissionKit(tmp_path)
     before = repository_state(kit.repository, without="\0")
     with monkeypatch.context() as hold:
@@ -104,7 +104,7 @@ def test_what_was_not_looked_at_is_never_promoted(tmp_path: Path, monkeypatch: p
         assert repository_state(kit.repository, without="\0") == before
 
 
-def test_what_is_critical_ends_a_native_agent_after_the_act(tmp_path: Path) -> None:
+def test_a_critical_finding_stops_a_native_agent_after_the_action(tmp_path: Path) -> None:
     kit = NativeKit(tmp_path)
     kit.model("scripted", scripted((says("", call("bash", command="mkfifo pipe")), *MENDS)))
     state = kit.native(attempts=1)

@@ -41,9 +41,7 @@ def verified(kit: CrashKit, mission: str, repository: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_what_a_dead_worker_merged_is_told_and_signed_before_another_task_is_merged(
-    tmp_path: Path, point: str
-) -> None:
+def test_the_merge_of_a_dead_worker_is_recorded_before_the_next_merge(tmp_path: Path, point: str) -> None:
     kit = PlanKit(tmp_path, TASKS)
     kit.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"  # the second task begins once the first one waits
     assert kit.worker(plan=point).wait() == -signal.SIGKILL, kit.output()
@@ -69,7 +67,7 @@ def test_what_a_dead_worker_merged_is_told_and_signed_before_another_task_is_mer
     assert len(verified(kit, kit.coordinator, kit.repository)) == 3
 
 
-def test_what_a_dead_worker_merged_is_told_where_a_person_ends_the_plan_or_drops_the_task(tmp_path: Path) -> None:
+def test_the_merge_of_a_dead_worker_is_recorded_when_the_plan_is_cancelled(tmp_path: Path) -> None:
     kit = PlanKit(tmp_path, TASKS)
     kit.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"  # the second task begins once the first one waits
     assert kit.worker(plan="promoted#2").wait() == -signal.SIGKILL, kit.output()
@@ -86,7 +84,7 @@ def test_what_a_dead_worker_merged_is_told_where_a_person_ends_the_plan_or_drops
 
 
 @pytest.mark.parametrize("point", ["swapped#1", "promoted#1", "attested#1"])
-def test_what_a_dead_worker_promoted_is_signed_before_the_branch_moves_on(tmp_path: Path, point: str) -> None:
+def test_the_promotion_of_a_dead_worker_is_signed_before_the_branch_moves(tmp_path: Path, point: str) -> None:
     """The result is applied to a branch that a person moved meanwhile, and then rolled back."""
     kit = CrashKit(tmp_path)
     site = kit.site(SCENES["applied"])
@@ -103,7 +101,7 @@ def test_what_a_dead_worker_promoted_is_signed_before_the_branch_moves_on(tmp_pa
     assert verified(kit, mission, site.repository)[:2] == [first, second]
 
 
-def test_what_a_dead_worker_promoted_is_signed_before_it_is_rolled_back(tmp_path: Path) -> None:
+def test_the_promotion_of_a_dead_worker_is_signed_before_a_rollback(tmp_path: Path) -> None:
     kit = CrashKit(tmp_path)
     site = kit.site(SCENES["second try"])
     kit.worker_dies_at("promoted#1", site)

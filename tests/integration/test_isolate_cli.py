@@ -43,7 +43,7 @@ def test_a_file_runs_by_its_suffix_and_lines_come_before_the_value(tmp_path: Pat
     assert (said.returncode, said.stdout, said.stderr) == (0, "seen\n[2, 4]\n", "careful\n")
 
 
-def test_json_is_one_document(tmp_path: Path) -> None:
+def test_json_output_is_a_single_document(tmp_path: Path) -> None:
     said = say(tmp_path, "exec", "--snippet", "-", "--language", "python", "--json", stdin="print('x')\n1 / 0")
     document = json.loads(said.stdout)
     assert said.returncode == 1
@@ -78,14 +78,14 @@ def test_a_time_limit_is_taken(tmp_path: Path) -> None:
         ["--language", "python"],
     ],
 )
-def test_what_cannot_be_run_is_told_with_a_way_out(words: list[str]) -> None:
+def test_an_unusable_snippet_is_an_error_with_a_hint(words: list[str]) -> None:
     said = CliRunner().invoke(chargehand, ["exec", *words], input="1")
     assert said.exit_code == 125
     assert "hint: " in said.stderr
     assert not said.stdout
 
 
-def test_without_a_command_or_a_snippet_it_is_a_usage_error() -> None:
+def test_exec_without_a_command_or_snippet_is_a_usage_error() -> None:
     assert CliRunner().invoke(chargehand, ["exec"]).exit_code == 2
 
 

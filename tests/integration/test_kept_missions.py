@@ -64,7 +64,7 @@ def texts_of(client: httpx.Client, mission: str) -> list[str]:
     return [said["text"] for said in shown(client, mission)["messages"]]
 
 
-def test_a_mission_that_grows_is_shown_as_it_is_now(served: Served, client: httpx.Client) -> None:
+def test_a_mission_with_new_events_is_shown_up_to_date(served: Served, client: httpx.Client) -> None:
     first = client.get(f"{API}/missions/{GROWS}")
     same = client.get(f"{API}/missions/{GROWS}", headers={"If-None-Match": first.headers["etag"]})
     assert same.status_code == 304
@@ -78,9 +78,7 @@ def test_a_mission_that_grows_is_shown_as_it_is_now(served: Served, client: http
     assert (shown(client, GROWS)["updated"], state.damaged_events) == (state.updated, 0)
 
 
-def test_a_new_line_that_is_damaged_is_told_and_so_is_an_old_one_by_the_audit(
-    served: Served, client: httpx.Client
-) -> None:
+def test_damaged_new_and_old_events_are_reported(served: Served, client: httpx.Client) -> None:
     say(served, DAMAGED, "a")
     assert shown(client, DAMAGED)["damaged"] == []
     say(served, DAMAGED, "b")
@@ -108,7 +106,7 @@ def test_an_old_line_that_is_damaged_is_named_by_the_audit_at_once(served: Serve
     assert [problem["seq"] for problem in verified["problems"]] == [2]
 
 
-def test_what_was_erased_is_not_shown_from_memory(served: Served, client: httpx.Client) -> None:
+def test_an_erased_payload_is_not_shown_from_the_cache(served: Served, client: httpx.Client) -> None:
     say(served, ERASED, "a secret", "b")
     assert texts_of(client, ERASED) == ["a secret", "b"]
     with served.reader() as reader:
@@ -118,7 +116,7 @@ def test_what_was_erased_is_not_shown_from_memory(served: Served, client: httpx.
     assert texts_of(client, ERASED) == ["b", "c"]
 
 
-def test_a_log_that_another_took_the_place_of_is_read_anew(served: Served, client: httpx.Client) -> None:
+def test_a_replaced_log_is_read_again(served: Served, client: httpx.Client) -> None:
     say(served, REPLACED, "a", "b", "c")
     assert texts_of(client, REPLACED) == ["a", "b", "c"]
     with database(served) as raw:  # as in an older backup
@@ -130,7 +128,7 @@ def test_a_log_that_another_took_the_place_of_is_read_anew(served: Served, clien
     assert texts_of(client, REPLACED) == ["a", "x", "y", "z"]
 
 
-def test_who_asks_at_once_gets_each_a_moment_of_the_log(served: Served, client: httpx.Client) -> None:
+def test_concurrent_readers_get_consistent_prefixes_of_the_log(served: Served, client: httpx.Client) -> None:
     asking = [served.owner() for _ in range(4)]
 
     def ask(who: httpx.Client) -> list[list[str]]:
@@ -201,7 +199,7 @@ def test_a_long_log_is_read_in_pieces_that_follow_each_other(served: Served, cli
         assert FoldedMissions(reader.store.log).get("m-long") is None
 
 
-def test_lists_show_each_mission_as_it_is_now(served: Served, client: httpx.Client) -> None:
+def test_lists_show_the_current_state_of_each_mission(served: Served, client: httpx.Client) -> None:
     def listed() -> dict[str, Any]:
         pages = (client.get(f"{API}/missions").json(), client.get(f"{API}/missions/list").json())
         one, other = ({each["mission"]: each for each in page["missions"]} for page in pages)
@@ -219,7 +217,7 @@ def test_lists_show_each_mission_as_it_is_now(served: Served, client: httpx.Clie
     assert listed()[GROWS]["status"] == "cancelled"
 
 
-def test_what_never_changes_is_sent_as_each_client_takes_it(client: httpx.Client) -> None:
+def test_the_catalogue_is_compressed_on_request_and_has_an_etag(client: httpx.Client) -> None:
     found = client.get(f"{API}/catalogue")
     assert (found.headers["content-encoding"], found.headers["vary"]) == ("gzip", "Accept-Encoding")
     plain = client.get(f"{API}/catalogue", headers={"Accept-Encoding": "identity"})
@@ -262,7 +260,7 @@ def test_more_lists_than_are_kept_are_read_by_many_at_once(tmp_path: Path) -> No
             sys.setswitchinterval(before)
 
 
-def test_a_restored_copy_is_what_is_read_and_written_from_then_on(tmp_path: Path) -> None:
+def test_an_open_reader_uses_the_restored_store(tmp_path: Path) -> None:
     environ, copy = environment(tmp_path), tmp_path / "copy"
     with StateReader.open(environ=environ, cwd=tmp_path) as reader:
         reader.keeps_missions = True

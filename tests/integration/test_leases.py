@@ -99,7 +99,7 @@ def stop_between_renewals(worker: subprocess.Popen[str], url: str) -> None:
         worker.send_signal(signal.SIGCONT)
 
 
-def test_a_worker_is_alive_to_other_machines_until_it_leaves(postgres_url: str, tmp_path: Path) -> None:
+def test_a_worker_is_live_on_other_machines_until_it_leaves(postgres_url: str, tmp_path: Path) -> None:
     here, there = (workers(postgres_url, tmp_path / name) for name in ("a", "b"))
     lost = Lost()
     with joined(here, lost) as one, joined(there) as two:
@@ -116,7 +116,7 @@ def test_a_worker_is_alive_to_other_machines_until_it_leaves(postgres_url: str, 
     assert not [path for path in (tmp_path / "a" / "workers").iterdir() if path.suffix == ".lock"]
 
 
-def test_nobody_is_alive_by_an_unknown_name(postgres_url: str, tmp_path: Path) -> None:
+def test_an_unknown_worker_is_not_live(postgres_url: str, tmp_path: Path) -> None:
     assert not workers(postgres_url, tmp_path).live("k-nobody")
 
 
@@ -153,7 +153,7 @@ def test_a_killed_worker_of_this_directory_is_dead_at_once_and_elsewhere_after_i
         assert not there.live(name)
 
 
-def test_what_the_dead_left_is_swept_here_and_there(postgres_url: str, tmp_path: Path) -> None:
+def test_dead_workers_are_swept_once(postgres_url: str, tmp_path: Path) -> None:
     here = workers(postgres_url, tmp_path / "a")
     with process(postgres_url, tmp_path / "a", ttl=60, beat=5) as (victim, name), joined(here) as living:
         victim.kill()
@@ -163,7 +163,7 @@ def test_what_the_dead_left_is_swept_here_and_there(postgres_url: str, tmp_path:
         assert [member.id for member in workers(postgres_url, tmp_path / "b").members()] == [living.id]
 
 
-def test_a_stopped_and_continued_worker_is_told_and_never_lives_again(postgres_url: str, tmp_path: Path) -> None:
+def test_a_stopped_worker_with_a_lapsed_lease_never_becomes_live_again(postgres_url: str, tmp_path: Path) -> None:
     there = workers(postgres_url, tmp_path / "b")
     with process(postgres_url, tmp_path / "a", ttl=600, beat=0.5) as (zombie, name):
         assert there.live(name)
@@ -179,9 +179,7 @@ def test_a_stopped_and_continued_worker_is_told_and_never_lives_again(postgres_u
         assert not there.live(name)
 
 
-def test_calling_a_worker_dead_is_final_even_if_it_renews_at_that_moment(
-    postgres_url: str, tmp_path: Path
-) -> None:
+def test_no_renewal_succeeds_after_a_worker_was_found_dead(postgres_url: str, tmp_path: Path) -> None:
     """A caller that gets the answer "dead" may act on it: no renewal may succeed after the answer."""
     here, there = (workers(postgres_url, tmp_path / name, ttl=60) for name in ("a", "b"))
     for _ in range(10):
@@ -196,7 +194,7 @@ def test_calling_a_worker_dead_is_final_even_if_it_renews_at_that_moment(
         assert after == renewals[-1] == answers[-1]
 
 
-def test_a_lease_that_somebody_deleted_is_lost_once(postgres_url: str, tmp_path: Path) -> None:
+def test_a_deleted_lease_is_reported_lost_once(postgres_url: str, tmp_path: Path) -> None:
     lost = Lost()
     with joined(workers(postgres_url, tmp_path, ttl=60, beat=0.2), lost):
         execute(postgres_url, "DELETE FROM chargehand.workers")
@@ -204,7 +202,7 @@ def test_a_lease_that_somebody_deleted_is_lost_once(postgres_url: str, tmp_path:
     assert lost.times == 1
 
 
-def test_one_who_is_told_may_leave_from_there(postgres_url: str, tmp_path: Path) -> None:
+def test_a_member_can_leave_in_its_lost_callback(postgres_url: str, tmp_path: Path) -> None:
     left = threading.Event()
     member: list[LeasedMembership] = []
 
@@ -256,9 +254,7 @@ def test_a_database_that_is_away_for_longer_than_the_ttl_loses_the_lease(
     assert lost.times == 1
 
 
-def test_a_database_that_is_away_for_less_than_the_ttl_costs_nothing(
-    own_postgres: Postgres, tmp_path: Path
-) -> None:
+def test_a_database_outage_shorter_than_the_ttl_keeps_the_lease(own_postgres: Postgres, tmp_path: Path) -> None:
     url, lost = own_postgres.database(), Lost()
     asked = workers(url, tmp_path, ttl=120, beat=0.3)
     with joined(asked, lost) as one:
@@ -282,7 +278,7 @@ def test_many_join_a_new_database_at_once(postgres_url: str, tmp_path: Path) -> 
         member.leave()
 
 
-def test_nothing_is_left_of_one_who_left(postgres_url: str, tmp_path: Path) -> None:
+def test_leaving_ends_threads_and_closes_files(postgres_url: str, tmp_path: Path) -> None:
     with joined(workers(postgres_url, tmp_path)):
         pass
     # Threads of earlier tests may end meanwhile.
@@ -294,7 +290,7 @@ def test_nothing_is_left_of_one_who_left(postgres_url: str, tmp_path: Path) -> N
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_one_who_cannot_join_holds_no_lock(tmp_path: Path) -> None:
+def test_a_failed_join_holds_no_lock(tmp_path: Path) -> None:
     asked = workers("postgresql://ada:hunter2@127.0.0.1:1/none", tmp_path)
     with pytest.raises(InfrastructureError) as failed:
         asked.join("worker", on_lost=Lost())

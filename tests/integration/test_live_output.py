@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs_bwrap
 SLOW = shell(f"echo first words; sleep {MARK}; echo last words >&2; echo right > f.txt")
 
 
-def test_a_watcher_sees_what_a_detached_agent_prints(tmp_path: Path) -> None:
+def test_watch_shows_the_live_output_of_a_detached_agent(tmp_path: Path) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     mission = cli.run(repo, "--detach", agent=SLOW).document["mission"]
     words = [sys.executable, "-m", "chargehand", "mission", "watch", mission]

@@ -56,7 +56,7 @@ def meanwhile(
     return asyncio.run(work())
 
 
-def test_a_sleeping_coordinator_goes_on_with_the_plan_it_is_given(crew: Steered) -> None:
+def test_a_sleeping_coordinator_resumes_with_the_changed_plan(crew: Steered) -> None:
     """The new plan adds a task, drops a running task, and changes a waiting task."""
     late = task("late", after=["slow"])
     mission = crew.record([task("a"), task("slow", SLOW), late])
@@ -84,7 +84,7 @@ def test_a_sleeping_coordinator_goes_on_with_the_plan_it_is_given(crew: Steered)
     crew.refused("not_plannable", "mission", "plan", mission, "--set", new)
 
 
-def test_a_coordinator_that_is_held_takes_the_plan_by_order(crew: Steered) -> None:
+def test_a_running_coordinator_takes_the_changed_plan_by_order(crew: Steered) -> None:
     """Its worker evaluates a condition for seconds: the task in hand stays, all others may change."""
     looks = task("looks", done_when=f"sleep {MARK}; false")
     mission = crew.record([looks, task("b", after=["looks"])])
@@ -111,7 +111,7 @@ def test_a_coordinator_that_is_held_takes_the_plan_by_order(crew: Steered) -> No
     assert [each.task for each in crew.events(mission, TaskStarted)].count("looks") == 1
 
 
-def test_what_began_stays_what_it_was(crew: Steered) -> None:
+def test_started_tasks_of_a_plan_cannot_be_changed(crew: Steered) -> None:
     mission = crew.record(
         [task("a"), task("bad", shell("exit 3")), task("idle", done_when="true"), task("c", after=["bad"])]
     )
@@ -153,7 +153,7 @@ def test_what_began_stays_what_it_was(crew: Steered) -> None:
     assert crew.say("mission", "plan", mission)["plan"]["tasks"][0]["id"] == "idle"
 
 
-def test_a_paused_coordinator_stays_paused_and_a_new_ambiguity_is_asked(crew: Steered) -> None:
+def test_a_changed_plan_keeps_the_pause_and_asks_its_new_ambiguity(crew: Steered) -> None:
     mission = crew.record([task("a"), task("b")])
     crew.run("mission", "pause", mission)
     open_point = [{"id": "way", "question": "Which way?"}]
@@ -170,7 +170,7 @@ def test_a_paused_coordinator_stays_paused_and_a_new_ambiguity_is_asked(crew: St
     assert set(crew.children(mission)) == {"a", "c"}
 
 
-def test_of_plans_that_are_set_at_once_each_is_recorded_and_tells_which_one_it_replaced(crew: Steered) -> None:
+def test_each_of_several_concurrent_plan_changes_is_recorded(crew: Steered) -> None:
     mission = crew.record([task("a"), task("b")])
     files = [plan_file(crew, f"n{number}", task("a"), task(f"n{number}")) for number in range(4)]
     changes = []
@@ -201,7 +201,7 @@ def held_by(app: App, mission: str, name: str) -> bool:
     return plan is not None and plan.tasks[name].held is not None
 
 
-def test_a_person_lets_a_held_task_begin_beside_what_it_collides_with(crew: Steered) -> None:
+def test_a_person_can_start_a_held_task_despite_its_collision(crew: Steered) -> None:
     a = task("a", shell(f"sleep {MARK}; echo x > sub/log-a.txt"), change=["sub/log.txt"])
     b = task("b", shell("echo x > sub/log-b.txt"), change=["sub/log.txt"])
     mission = crew.record([a, b])
@@ -219,7 +219,7 @@ def test_a_person_lets_a_held_task_begin_beside_what_it_collides_with(crew: Stee
     assert order.index((TaskStarted, "b")) < order.index((TaskEnded, "a")), "it began while the other one worked"
 
 
-def test_what_a_person_allowed_is_void_once_a_plan_changes_one_of_the_two() -> None:
+def test_a_permission_is_void_after_a_change_of_either_task() -> None:
     a, b = (Task(id=name, text=name, change=("f",)) for name in ("a", "b"))
     progress = PlanProgress().after(PlanMade(plan=Plan(tasks=(a, b)), identity="ada"))
     assert not progress.is_allowed(b, a)
@@ -233,7 +233,7 @@ def test_what_a_person_allowed_is_void_once_a_plan_changes_one_of_the_two() -> N
     assert not progress.is_allowed(b, Task(id="c", text="c", change=("f",))), "another one was not meant"
 
 
-def test_only_a_task_that_is_held_can_be_let_begin(crew: Steered) -> None:
+def test_only_a_held_task_can_be_started_by_a_person(crew: Steered) -> None:
     mission = crew.record([task("a", SLOW, change=["sub/log.txt"]), task("b", after=["a"])])
 
     def try_all(app: App) -> None:

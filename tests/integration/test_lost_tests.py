@@ -143,7 +143,7 @@ BY_COMMANDS = {
 
 
 @pytest.mark.parametrize("cheat", sampled(TWICE_COUNTED, 2))
-def test_a_test_that_runs_twice_hides_none_that_is_gone(cli: Cli, tmp_path: Path, cheat: str) -> None:
+def test_a_test_that_runs_twice_does_not_hide_a_lost_test(cli: Cli, tmp_path: Path, cheat: str) -> None:
     result = rewrite(cli, tmp_path, UNITTEST, PYTHON_CHECK, **TWICE_COUNTED[cheat])
     assert_lost(result, ZERO_LOST)
 
@@ -222,7 +222,7 @@ def test_cargo(cli: Cli, tmp_path: Path, cheat: str) -> None:
     )
 
 
-def test_an_acceptance_test_does_not_stand_for_one_that_is_lost(cli: Cli, tmp_path: Path) -> None:
+def test_an_acceptance_test_does_not_replace_a_lost_test(cli: Cli, tmp_path: Path) -> None:
     """Both are counted, so as many tests run as before."""
     repo, more = repository(tmp_path / "repo", UNITTEST), tmp_path / "more.py"
     more.write_text(UNITTEST["test_calc.py"].replace("test_zero", "test_one"))
@@ -243,14 +243,14 @@ TWICE = NODE | {"more.test.js": NODE["calc.test.js"].replace("'add'", "'more'")}
 AGAIN = "test('zero', () => assert.ok(true));\n"
 
 
-def test_a_new_test_of_a_name_hides_none_that_is_gone(cli: Cli, tmp_path: Path) -> None:
+def test_a_new_test_of_the_same_name_does_not_hide_a_lost_test(cli: Cli, tmp_path: Path) -> None:
     """Node names no files: as many tests of that name run as before."""
     gone = NODE_CHEATS["condition"]
     result = rewrite(cli, tmp_path, TWICE, NODE_CHECK, calc__test__js=gone, new__test__js=TOP + AGAIN)
     assert_lost(result, "1 tests that ran on the base did not run: zero")
 
 
-def test_a_new_test_hides_none_that_is_gone_where_they_are_counted(cli: Cli, tmp_path: Path) -> None:
+def test_a_new_test_does_not_hide_a_lost_test_if_tests_are_only_counted(cli: Cli, tmp_path: Path) -> None:
     more = END.replace("class T", "class U").replace("test_add", "test_more").partition("    def test_zero")[0]
     gone = CHEATS["del"]
     files = UNITTEST | {"run.sh": "python3 -m unittest\n"}

@@ -53,7 +53,7 @@ def server() -> Iterator[Postgres]:
         yield started
 
 
-def test_a_cancelled_mission_whose_worker_died_of_it_stays_cancelled(place: Path, probed: WorkersKit) -> None:
+def test_a_mission_whose_worker_died_while_cancelling_is_cancelled(place: Path, probed: WorkersKit) -> None:
     kit = WorkersKit(place, like=probed)
     with kit.working():
         (mission,) = kit.order("held")
@@ -84,7 +84,7 @@ def test_two_workers_share_the_missions_of_a_file(place: Path, probed: WorkersKi
     assert max(state.claims for state in kit.states().values()) > 1
 
 
-def test_a_full_queue_with_one_slot_each(place: Path, probed: WorkersKit) -> None:
+def test_workers_with_a_single_slot_run_one_mission_at_a_time(place: Path, probed: WorkersKit) -> None:
     kit = WorkersKit(place, like=probed)
     with kit.working():
         kit.order(*MIXED[:5])
@@ -150,7 +150,7 @@ class Wayward(SystemClock):
         return super().now() + self.shift
 
 
-def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
+def test_a_clock_that_is_set_back_does_not_change_the_outcome(tmp_path: Path) -> None:
     kit, clock, shifts = MissionKit(tmp_path), Wayward(), itertools.cycle((-5, 3, -48, 30))
 
     def set_the_clock(event: Event, payload: Payload) -> None:

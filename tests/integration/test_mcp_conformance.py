@@ -47,7 +47,7 @@ def results(url: str, token: str, place: Path) -> Mapping[str, tuple[int, int]]:
     return {name: (int(passed), int(failed)) for name, passed, failed in found}
 
 
-def test_the_product_passes_what_asks_for_no_fixture(tmp_path: Path) -> None:
+def test_the_server_passes_all_scenarios_that_need_no_fixture(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     service = Service(environ=cli.environ, cwd=repository(tmp_path / "repo"), token_file=tmp_path / "token")
     service.start()

@@ -44,7 +44,7 @@ async def waiting(client: Client) -> str:
 
 # Both transports pass the same environment to the same server; the suite takes the one whose process it can fork.
 @pytest.mark.parametrize("face", ["http", pytest.param("stdio", marks=pytest.mark.soak)])
-async def test_a_client_decides_nothing_in_its_persons_place(tmp_path: Path, face: str) -> None:
+async def test_a_client_may_not_decide_by_default(tmp_path: Path, face: str) -> None:
     kit = TerminalKit(tmp_path, {"note.txt": "a\n"}, project="[server]\nmay_decide = true\n")
     assert kit.say("project", "trust", "--yes").code == 0
     with connecting(kit, face) as connection:
@@ -67,7 +67,7 @@ async def test_a_client_decides_nothing_in_its_persons_place(tmp_path: Path, fac
 @pytest.mark.parametrize(
     "face", ["in-process", *(pytest.param(x, marks=pytest.mark.soak) for x in ("http", "stdio"))]
 )
-async def test_the_persons_own_file_lets_clients_decide(tmp_path: Path, face: str) -> None:
+async def test_the_user_configuration_lets_clients_decide(tmp_path: Path, face: str) -> None:
     kit = TerminalKit(tmp_path, {"note.txt": "a\n"}, project="")
     kit.write("[server]\nmay_decide = true")
     with connecting(kit, face) as connection:

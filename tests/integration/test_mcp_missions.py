@@ -81,7 +81,7 @@ def said(kit: NativeKit, state: MissionState, speaker: str) -> list[str]:
         return [line.text for line in read_transcript(app.store, state) if line.speaker == speaker]
 
 
-def test_a_tool_of_a_server_mends_the_tree_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_server_tool_changes_the_tree_and_its_process_ends(tmp_path: Path) -> None:
     kit = kit_with(tmp_path)
     path = "calc/core.py"
     mends = (says("", call("mcp_shed_show", path=path)), says("", call("mcp_shed_mend", path=path)), FINISH)
@@ -99,7 +99,7 @@ def test_a_tool_of_a_server_mends_the_tree_and_leaves_nothing_behind(tmp_path: P
     wait_until(lambda: running_with(MARK) == [])
 
 
-def test_a_question_about_a_call_is_answered_and_what_was_done_is_not_done_again(tmp_path: Path) -> None:
+def test_an_approved_tool_call_runs_without_repeating_earlier_calls(tmp_path: Path) -> None:
     kit = kit_with(tmp_path)
     (kit.directory / "policy.cedar").write_text(
         '@id("ask-shed") @decision("ask") permit (principal, action == Action::"mcp.call", resource)\n'
@@ -124,7 +124,7 @@ def test_a_question_about_a_call_is_answered_and_what_was_done_is_not_done_again
     ]
 
 
-def test_a_model_without_tools_calls_them_in_text_and_a_rule_denies_one(tmp_path: Path) -> None:
+def test_a_model_without_tools_calls_in_text_and_a_rule_can_deny_a_call(tmp_path: Path) -> None:
     kit = kit_with(tmp_path)
     (kit.directory / "policy.cedar").write_text(
         '@id("no-shed-show") forbid (principal, action == Action::"mcp.call", resource == Tool::"shed/show");\n'
@@ -142,7 +142,7 @@ def test_a_model_without_tools_calls_them_in_text_and_a_rule_denies_one(tmp_path
     assert "denied by rule user:no-shed-show" in said(kit, state, "result")[0]
 
 
-def test_a_planted_rule_reaches_the_model_and_an_injected_one_widens_nothing(tmp_path: Path) -> None:
+def test_skills_reach_the_model_and_an_injected_skill_widens_no_bounds(tmp_path: Path) -> None:
     skills = {
         ".claude/skills/rhyme/SKILL.md": SKILL,
         ".chargehand/skills/wider/SKILL.md": INJECTED,

@@ -111,9 +111,7 @@ async def test_over_stdio_a_mission_is_run_watched_answered_and_promoted(kit: Te
 
 
 @pytest.mark.filterwarnings("ignore:resources/")
-async def test_what_a_check_refuses_no_client_promotes_and_who_subscribed_is_told(
-    cli: Cli, tmp_path: Path
-) -> None:
+async def test_a_client_cannot_promote_a_failed_result_and_gets_notifications(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     own = cli.place / ".config/chargehand/config.toml"
     own.parent.mkdir(parents=True)
@@ -156,7 +154,7 @@ async def test_what_a_check_refuses_no_client_promotes_and_who_subscribed_is_tol
         assert service.stop(signal.SIGINT) == 0
 
 
-def test_who_is_told_the_address_can_end_the_server_in_good_order(cli: Cli, tmp_path: Path) -> None:
+def test_the_http_server_exits_cleanly_on_signals(cli: Cli, tmp_path: Path) -> None:
     service = Service(environ=cli.environ, cwd=repository(tmp_path / "repo"), token_file=tmp_path / "token")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         service.start()

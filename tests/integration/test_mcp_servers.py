@@ -58,7 +58,7 @@ async def kitchen(opened: OpenedSandbox) -> Table:
 
 @needs_sdk
 class TestOfTheSdk:
-    async def test_tools_are_offered_under_names_of_their_own_with_their_schema(self, kitchen: Table) -> None:
+    async def test_tools_are_offered_under_prefixed_names_with_their_schema(self, kitchen: Table) -> None:
         spec = next(spec for spec in kitchen.tools.specs if spec.name == "mcp_kitchen_measure")
         assert spec.description == "[Of the MCP server kitchen, in its own words:] Measure."
         assert spec.parameters["required"] == ["unit", "amount"]
@@ -67,7 +67,7 @@ class TestOfTheSdk:
         assert not kitchen.tools.mutates("mcp_kitchen_look")
         assert kitchen.tools.mutates("mcp_kitchen_write")
 
-    async def test_calls_read_and_write_the_workspace_as_one_process(self, kitchen: Table) -> None:
+    async def test_calls_read_and_write_the_workspace_in_the_same_process(self, kitchen: Table) -> None:
         wrote = await kitchen.call("mcp_kitchen_write", path="soup.txt", text="hot\n")
         assert (wrote.text, wrote.failed) == ("wrote soup.txt", False)
         assert (kitchen.context.opened.written / "soup.txt").read_text() == "hot\n"
@@ -81,7 +81,7 @@ class TestOfTheSdk:
         assert (await kitchen.context.sandbox.exec(["echo", "free"])).stdout == b"free\n"
         assert await kitchen.call("mcp_kitchen_who") == before
 
-    async def test_arguments_are_held_against_the_schema_before_they_are_sent(self, kitchen: Table) -> None:
+    async def test_arguments_are_validated_against_the_schema_before_sending(self, kitchen: Table) -> None:
         judged = len(kitchen.context.judged)
         wrong = await kitchen.call("mcp_kitchen_measure", unit="bucket", amount=12, notes=[1])
         assert wrong.failed
@@ -92,7 +92,7 @@ class TestOfTheSdk:
         assert right.text == "3 cup ['x']"
         assert (await kitchen.call("mcp_kitchen_measure", unit="cup", amount=3, notes=None)).text == "3 cup"
 
-    async def test_a_call_is_judged_for_what_it_is(self, kitchen: Table) -> None:
+    async def test_a_call_is_judged_by_server_tool_and_arguments(self, kitchen: Table) -> None:
         await kitchen.call("mcp_kitchen_look", path="soup.txt")
         wanted = McpCall(server="kitchen", tool="look", arguments='{"path":"soup.txt"}', reads=True)
         assert kitchen.context.judged[-1] == wanted
@@ -108,7 +108,7 @@ class TestOfTheSdk:
             kitchen.context.effect = "allow"
         assert not (kitchen.context.opened.written / "no.txt").exists()
 
-    async def test_what_fails_there_fails_here(self, kitchen: Table) -> None:
+    async def test_a_failed_call_of_a_server_is_a_failed_result(self, kitchen: Table) -> None:
         result = await kitchen.call("mcp_kitchen_fail")
         assert result.failed
         assert "the oven is cold" in result.text
@@ -124,7 +124,7 @@ class TestOfTheSdk:
         assert result.artifact is not None
         assert kitchen.context.kept[-1].endswith(b"line 19999")
 
-    async def test_a_server_that_dies_fails_its_call_and_is_started_anew(self, kitchen: Table) -> None:
+    async def test_a_server_that_exits_fails_its_call_and_is_restarted(self, kitchen: Table) -> None:
         before = (await kitchen.call("mcp_kitchen_who")).text
         died = await kitchen.call("mcp_kitchen_die")
         assert died.failed
@@ -161,7 +161,7 @@ heard()
 
 
 class TestHostile:
-    async def test_one_that_hangs_is_told_killed_and_started_anew(self, opened: OpenedSandbox) -> None:
+    async def test_a_hung_server_is_notified_killed_and_restarted(self, opened: OpenedSandbox) -> None:
         told = 'open("told.txt", "a").write(json.dumps(heard()["params"]) + "\\n")'
         table = Table(opened, served(f"serve(lambda m: ({told}, time.sleep(601)))", seconds=2.0))
         await table.tools.refresh(1)
@@ -189,7 +189,9 @@ class TestHostile:
         ],
         ids=["dies", "dies loudly", "closes", "error", "version", "no version", "garbage", "flood"],
     )
-    async def test_one_without_a_list_is_told_of(self, opened: OpenedSandbox, script: str, words: str) -> None:
+    async def test_a_server_without_a_tool_list_is_reported(
+        self, opened: OpenedSandbox, script: str, words: str
+    ) -> None:
         table = Table(opened, served(script, seconds=2.0 if "600" in script else 20.0))
         (problem,) = await table.tools.refresh(1)
         assert problem.startswith("The tools of the MCP server 'odd' are missing: ")
@@ -197,7 +199,7 @@ class TestHostile:
         assert table.tools.specs == ()
         assert len(problem) < 2_000
 
-    async def test_the_last_words_of_one_that_dies_are_heard(self, opened: OpenedSandbox) -> None:
+    async def test_the_reply_of_a_server_that_then_exits_is_received(self, opened: OpenedSandbox) -> None:
         script = """
 def work(message):
     answer(message, content=[{"type": "text", "text": "x" * 300_000}])
@@ -211,7 +213,7 @@ serve(work)
             assert not result.failed
             assert result.text.startswith("xxx")
 
-    async def test_a_program_that_is_not_there_is_told_of(self, opened: OpenedSandbox) -> None:
+    async def test_a_missing_server_program_is_reported(self, opened: OpenedSandbox) -> None:
         table = Table(opened, McpServer(name="odd", command=("no-such-program",), environment={}))
         (problem,) = await table.tools.refresh(1)
         assert "could not be started: No such file or directory: no-such-program" in problem
@@ -242,7 +244,7 @@ serve(work)
         assert set(hurt.parameters["properties"]) == {"ok"}
         assert hurt.parameters["required"] == ["ok"]
 
-    async def test_pages_end_and_only_what_is_allowed_is_offered(self, opened: OpenedSandbox) -> None:
+    async def test_endless_pages_are_cut_and_only_allowed_tools_are_offered(self, opened: OpenedSandbox) -> None:
         pages = (
             "greet(); n = 0\nwhile True: m = heard(); answer(m, tools=[tool(f't{n}')], nextCursor=str(n)); n += 1"
         )
@@ -253,7 +255,7 @@ serve(work)
         assert unknown.failed
         assert "there is no tool 'mcp_odd_t2'" in unknown.text
 
-    async def test_one_that_a_command_took_with_it_is_started_anew(self, opened: OpenedSandbox) -> None:
+    async def test_a_server_killed_by_a_command_timeout_is_restarted(self, opened: OpenedSandbox) -> None:
         table = Table(opened, served("serve(lambda m: answer(m, structuredContent={'pid': os.getpid()}))"))
         await table.tools.refresh(1)
         first = await table.call("mcp_odd_t")

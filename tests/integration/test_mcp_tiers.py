@@ -39,7 +39,7 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         yield OpenedSandbox(sandbox, place / ("upper" if engine.stages else "base"), lambda: None)
 
 
-async def test_a_server_lives_between_calls_and_starts_anew_when_it_hung_or_died(
+async def test_a_server_lives_between_calls_and_restarts_after_a_hang_or_exit(
     opened: OpenedSandbox,
 ) -> None:
     table = Table(opened, served(WORKS, seconds=4.0))

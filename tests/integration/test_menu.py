@@ -34,7 +34,7 @@ def told(cli: Cli, *kinds: Any) -> list[dict[str, Any]]:
     return [json.loads(line.payload or b"{}") for line in lines]
 
 
-def test_a_run_is_paused_told_and_resumed_from_its_menu(cli: Cli) -> None:
+def test_a_run_is_paused_messaged_and_resumed_from_its_menu(cli: Cli) -> None:
     shown = cli.terminal("run", "--red-base", "go", "Mend add()", "--agent", agent(SLOW))
     shown.until("    began")
     shown.say("\x03")
@@ -57,7 +57,7 @@ def test_a_run_is_paused_told_and_resumed_from_its_menu(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("choice", ["c\n", "\x03"])
-def test_cancel_and_a_second_control_c_end_it_in_good_order(cli: Cli, choice: str) -> None:
+def test_cancel_and_a_second_ctrl_c_end_the_run_cleanly(cli: Cli, choice: str) -> None:
     shown = cli.terminal("run", "--red-base", "go", "Mend add()", "--agent", agent("echo began; sleep 60"))
     shown.until("    began")
     shown.say("\x03")
@@ -68,7 +68,7 @@ def test_cancel_and_a_second_control_c_end_it_in_good_order(cli: Cli, choice: st
     assert "Traceback" not in shown.shown
 
 
-def test_who_watches_may_stop_watching_and_the_mission_goes_on(cli: Cli) -> None:
+def test_a_watcher_can_stop_watching_without_ending_the_mission(cli: Cli) -> None:
     cli.json("run", "--red-base", "go", "Mend add()", "--agent", agent(SLOW), "--detach")
     shown = cli.terminal("mission", "watch", "last")
     shown.until("    began")

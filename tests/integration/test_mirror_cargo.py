@@ -66,7 +66,7 @@ async def test_index_and_crates_with_login_and_authority_outside(tmp_path: Path)
     assert {record.kind for record in reached.log} == {"cargo-config", "cargo-index", "cargo-file"}
 
 
-async def test_a_login_goes_to_its_registry_alone_and_to_crates_only_where_asked_for(tmp_path: Path) -> None:
+async def test_a_login_is_sent_only_to_its_registry_and_not_to_downloads(tmp_path: Path) -> None:
     with registry() as one, registry() as two:
         for upstream in (one, two):
             serve_crate(upstream, "greeting")
@@ -99,7 +99,7 @@ REPLACED = '[source.own]\nregistry = "sparse+https://a.invalid/"\nreplace-with =
         ('[registries.own]\nindex = "sparse+file:///etc/"\n', "not an http"),
     ],
 )
-async def test_what_cannot_be_served_is_told_when_asked_for(tmp_path: Path, text: str, told: str) -> None:
+async def test_an_unusable_registry_is_an_error_on_request(tmp_path: Path, text: str, told: str) -> None:
     home = cargo_home(tmp_path, text)
     async with running(user_config(tmp_path, CARGO_HOME=home)) as reached:
         for path in ("index/config.json", "index/gr/ee/greeting", "crates/greeting/0.1.0/download"):
@@ -119,7 +119,7 @@ async def test_a_registry_leads_nowhere_but_to_the_web(tmp_path: Path, place: st
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b'{"dl": 1}', b"\xff"])
-async def test_what_is_no_settings_file_is_a_502(tmp_path: Path, body: bytes) -> None:
+async def test_an_invalid_config_json_is_a_502(tmp_path: Path, body: bytes) -> None:
     with registry() as upstream:
         serve_crate(upstream, "greeting")
         upstream.pages["/index/config.json"] = Answer(body)

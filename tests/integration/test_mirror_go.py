@@ -47,7 +47,7 @@ async def test_every_page_of_the_protocol(tmp_path: Path) -> None:
     ("first", "separator", "status"),
     [(404, ",", 200), (410, ",", 200), (500, ",", 502), (403, ",", 502), (500, "|", 200), (404, "|", 200)],
 )
-async def test_the_next_proxy_is_asked_where_the_users_list_says_so(
+async def test_the_next_proxy_is_tried_as_goproxy_specifies(
     tmp_path: Path, first: int, separator: str, status: int
 ) -> None:
     with registry() as one, registry() as two:
@@ -62,7 +62,7 @@ async def test_the_next_proxy_is_asked_where_the_users_list_says_so(
 @pytest.mark.parametrize(
     ("last", "told"), [("direct", "no version control"), ("off", "no further source"), ("", "")]
 )
-async def test_direct_and_off_are_told(tmp_path: Path, last: str, told: str) -> None:
+async def test_direct_and_off_are_reported_as_problems(tmp_path: Path, last: str, told: str) -> None:
     with registry() as upstream:
         async with running(user_config(tmp_path, GOPROXY=f"{upstream.url},{last}")) as reached:
             answer = await reached.client.get(LIST)
@@ -91,7 +91,7 @@ async def test_no_proxy_hears_of_a_private_module(tmp_path: Path, variables: dic
     assert bool(upstream.seen) == asked
 
 
-async def test_logins_and_authority_stay_outside(tmp_path: Path) -> None:
+async def test_logins_and_certificates_stay_outside_the_sandbox(tmp_path: Path) -> None:
     certificate = self_signed(tmp_path)
     (tmp_path / ".netrc").write_text(f"machine 127.0.0.1 login {USER} password {PASSWORD.replace(' ', '')}\n")
     (tmp_path / "env").write_text("# go env -w\nGONOSUMDB=example.org\nGOFLAGS=-mod=mod -modfile=/home/x\n")

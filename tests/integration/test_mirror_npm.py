@@ -71,7 +71,7 @@ async def test_a_lock_file_asks_for_tarballs_first(tmp_path: Path) -> None:
             assert (await reached.client.get("/npm/plain/-/plain-9.9.9.tgz")).status_code == 404
 
 
-async def test_scopes_and_tokens_stay_outside(tmp_path: Path) -> None:
+async def test_tokens_of_scoped_registries_stay_outside_the_sandbox(tmp_path: Path) -> None:
     certificate = self_signed(tmp_path)
     login = f"Bearer {TOKEN}"
     with registry(certificate=certificate, login=login) as private, registry() as public:
@@ -93,7 +93,7 @@ async def test_scopes_and_tokens_stay_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT"])
-async def test_nothing_is_published_or_audited(tmp_path: Path, method: str) -> None:
+async def test_publish_and_audit_requests_are_refused(tmp_path: Path, method: str) -> None:
     with registry() as upstream:
         async with running(user_config(tmp_path, npm_config_registry=upstream.url)) as reached:
             answer = await reached.client.request(method, "/npm/plain", content=b"{}")
@@ -106,7 +106,7 @@ async def test_nothing_is_published_or_audited(tmp_path: Path, method: str) -> N
     "body",
     [b"", b"[]", b"<html>", b"\xff", b'{"versions": {"1.0.0": {"dist": {"tarball": "file:///etc/passwd"}}}}'],
 )
-async def test_what_is_no_document_is_a_502(tmp_path: Path, body: bytes) -> None:
+async def test_an_invalid_document_is_a_502(tmp_path: Path, body: bytes) -> None:
     with registry() as upstream:
         upstream.pages["/plain"] = Answer(body, "application/json")
         upstream.pages["/private"] = Answer(status=403)

@@ -49,7 +49,7 @@ def hrefs(page: str) -> list[str]:
     return re.findall(r'href="([^"]+)"', page)
 
 
-async def test_indexes_and_find_links_are_one(tmp_path: Path) -> None:
+async def test_indexes_and_find_links_are_merged(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/alpha-3.0.tar.gz").write_bytes(b"three")
     (tmp_path / "wheels/beta-3.0.tar.gz").write_bytes(b"other project")
@@ -188,7 +188,7 @@ async def test_a_failing_index_is_not_left_out_in_silence(tmp_path: Path) -> Non
             assert (await reached.client.get("/pypi/simple/alpha/")).status_code == 200
 
 
-async def test_an_upstream_that_is_down_or_lies_is_a_502(tmp_path: Path) -> None:
+async def test_an_unreachable_or_invalid_upstream_is_a_502(tmp_path: Path) -> None:
     config = user_config(tmp_path, PIP_INDEX_URL=f"http://127.0.0.1:{free_port()}/simple")
     async with running(config) as reached:
         answer = await reached.client.get("/pypi/simple/alpha/")

@@ -54,7 +54,7 @@ def local_index(home: Path, *, size: int = 100) -> dict[str, str]:
         (b"GET /" + b"a" * 5_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
     ],
 )
-async def test_every_request_gets_one_reply_and_one_record(
+async def test_every_request_gets_a_single_reply_and_log_record(
     tmp_path: Path, request_bytes: bytes, status: int
 ) -> None:
     async with running(user_config(tmp_path, **local_index(tmp_path))) as reached:
@@ -73,7 +73,7 @@ async def test_a_second_request_on_a_connection_is_not_read(tmp_path: Path) -> N
     assert len(reached.log) == 1
 
 
-async def test_a_client_that_says_nothing_is_sent_away(tmp_path: Path) -> None:
+async def test_a_silent_client_times_out(tmp_path: Path) -> None:
     async with running(user_config(tmp_path, PIP_NO_INDEX="1"), limits=QUICK) as reached:
         assert (await reached.raw(b"GET / HT", close=False)).startswith(b"HTTP/1.1 408 ")
         assert await reached.raw(b"") == b""
@@ -92,7 +92,7 @@ async def test_a_client_that_does_not_read_is_cut(tmp_path: Path) -> None:
     assert reached.log[1].bytes_sent < BIG
 
 
-async def test_too_many_connections_are_refused_and_counted_anew(tmp_path: Path) -> None:
+async def test_connections_over_the_limit_are_refused_until_others_close(tmp_path: Path) -> None:
     limits = MirrorLimits(connections=2)
     async with running(user_config(tmp_path, **local_index(tmp_path)), limits=limits) as reached:
         waiting = [await asyncio.open_unix_connection(reached.mirror.socket_path) for _ in range(2)]
@@ -138,7 +138,7 @@ async def test_a_failing_log_does_not_reach_the_client(tmp_path: Path) -> None:
             writer.close()
 
 
-async def test_closing_cuts_what_runs_and_removes_the_socket(tmp_path: Path) -> None:
+async def test_closing_cuts_connections_and_removes_the_socket(tmp_path: Path) -> None:
     async with running(user_config(tmp_path, **local_index(tmp_path))) as reached:
         reader, writer = await asyncio.open_unix_connection(reached.mirror.socket_path)
         writer.write(b"GET /pypi")
@@ -188,7 +188,7 @@ async def test_the_forwarder_carries_both_ways_and_many_at_once(tmp_path: Path) 
         assert (await client.get("/pypi/simple/alpha/")).status_code == 200
 
 
-def test_the_forwarder_says_what_is_wrong(tmp_path: Path) -> None:
+def test_the_forwarder_reports_errors(tmp_path: Path) -> None:
     def forward(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-I", "-S", str(FORWARDER), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -200,7 +200,7 @@ def test_the_forwarder_says_what_is_wrong(tmp_path: Path) -> None:
     assert "cannot listen" in done.stderr
 
 
-def test_the_forwarder_needs_nothing_of_the_package() -> None:
+def test_the_forwarder_does_not_import_the_package() -> None:
     source = FORWARDER.read_text()
     assert "chargehand" not in source
     assert len(source.splitlines()) < 80

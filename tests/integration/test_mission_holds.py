@@ -116,7 +116,7 @@ def slow(script: str) -> str:
     return f"sleep {MARK}; {script}"
 
 
-def test_the_second_of_two_plans_on_one_file_begins_on_what_the_first_one_landed(branch: Branch) -> None:
+def test_the_second_plan_on_a_file_starts_on_the_result_of_the_first(branch: Branch) -> None:
     first = branch.ask(adds("a"), change=["log.txt", "seen-a.txt"])
     second = branch.ask(adds("b"), change=["log.txt", "seen-b.txt"])
     branch.work()
@@ -150,7 +150,7 @@ def test_contracts_and_areas_hold_and_other_branches_and_files_do_not(branch: Br
     assert git(branch.repo, "show", "main:sub/b.txt").split() == ["b", "f"]
 
 
-def test_who_is_being_planned_holds_what_it_was_given(branch: Branch) -> None:
+def test_a_mission_being_planned_holds_its_allowed_area(branch: Branch) -> None:
     plan = json.dumps({"tasks": [{"id": "a", "text": "Write a"}]})
     plans = f"[ $CHARGEHAND_ROLE = planner ] && echo {shlex.quote(plan)} || echo a > sub/a.txt"
     agent = f"command:sh -c {shlex.quote(plans)}"
@@ -167,7 +167,7 @@ def test_who_is_being_planned_holds_what_it_was_given(branch: Branch) -> None:
     assert "a.txt" in git(branch.repo, "show", "main:sub/b.txt").split()
 
 
-def test_what_is_off_in_the_configuration_holds_nobody(branch: Branch) -> None:
+def test_disabled_collision_holds_do_not_delay_missions(branch: Branch) -> None:
     branch.environ["CHARGEHAND_ENGINE_HOLD_COLLISIONS"] = "false"
     first = branch.ask("echo a > a.txt", change=["*.txt"])
     second = branch.ask("echo b > b.txt", change=["*.txt"])
@@ -176,7 +176,7 @@ def test_what_is_off_in_the_configuration_holds_nobody(branch: Branch) -> None:
     assert branch.holds(second) == set()
 
 
-def test_what_was_written_and_not_declared_holds_until_a_person_lets_the_other_begin(branch: Branch) -> None:
+def test_an_undeclared_change_holds_other_missions_until_a_person_allows(branch: Branch) -> None:
     """The person's order counts for these two plans only: with another plan the mission waits again."""
     first = branch.ask("echo a > f.txt", then=slow("echo a > a.txt"))
 
@@ -207,7 +207,7 @@ def test_what_was_written_and_not_declared_holds_until_a_person_lets_the_other_b
         assert first in allowed.beside
 
 
-def test_a_plan_that_a_person_changes_while_it_is_looked_at_is_looked_at_anew(
+def test_a_plan_changed_during_the_collision_check_is_checked_again(
     branch: Branch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looking, changed = threading.Event(), threading.Event()
@@ -233,7 +233,7 @@ def test_a_plan_that_a_person_changes_while_it_is_looked_at_is_looked_at_anew(
     assert branch.holds(second) == set()
 
 
-def test_who_is_paused_or_cancelled_holds_nobody(branch: Branch) -> None:
+def test_a_paused_or_cancelled_mission_holds_no_other(branch: Branch) -> None:
     first = branch.ask(slow("echo a > f.txt"), change=["f.txt"])
     second = branch.ask("echo b > b.txt", change=["f.txt"])
 
@@ -256,7 +256,7 @@ def test_who_is_paused_or_cancelled_holds_nobody(branch: Branch) -> None:
     assert branch.state(first).status == "cancelled"
 
 
-def test_who_waits_is_cancelled_and_paused_as_others_are(branch: Branch) -> None:
+def test_a_held_mission_can_be_cancelled_and_paused(branch: Branch) -> None:
     first = branch.ask(slow("echo a > f.txt"), change=["f.txt"])
     waiting = [branch.ask("echo b > b.txt", change=["f.txt"]) for _ in range(2)]
 
@@ -275,7 +275,7 @@ def test_who_waits_is_cancelled_and_paused_as_others_are(branch: Branch) -> None
     assert branch.told(waiting[1], MissionAllowed) == []
 
 
-def test_who_was_killed_holds_until_it_was_taken_up_and_ended(branch: Branch) -> None:
+def test_a_killed_mission_holds_others_until_resumed_and_ended(branch: Branch) -> None:
     first = branch.ask(adds("a"), change=["log.txt", "seen-a.txt"])
     second = branch.ask(adds("b"), change=["log.txt", "seen-b.txt"])
     assert branch.kit.worker(plan="agent#1").wait() == -signal.SIGKILL, branch.kit.output()
@@ -285,7 +285,7 @@ def test_who_was_killed_holds_until_it_was_taken_up_and_ended(branch: Branch) ->
     assert git(branch.repo, "show", "main:seen-b.txt").split() == ["a"]
 
 
-def test_for_whom_no_worker_takes_up_nobody_waits(branch: Branch) -> None:
+def test_a_mission_set_aside_holds_no_other(branch: Branch) -> None:
     first = branch.ask("echo a > f.txt", change=["f.txt"])
     second = branch.ask("echo b > f.txt", change=["f.txt"])
     with branch.opened() as app:

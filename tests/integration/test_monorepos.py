@@ -99,7 +99,7 @@ def findings(cli: Cli, result: Completed) -> dict[str, str]:
     return {found.rule: found.message for found in cli.state(result).verdicts[-1].findings}
 
 
-def test_a_fix_from_a_sub_directory_is_promoted_and_half_of_one_refused(cli: Cli, monorepo: Path) -> None:
+def test_a_fix_in_a_subdirectory_is_promoted_and_a_partial_fix_is_not(cli: Cli, monorepo: Path) -> None:
     api = monorepo / "services/api"
     good = run(cli, api / "calc", GOLD)
     assert (good.code, good.document["directory"]) == (0, "services/api"), good
@@ -112,7 +112,7 @@ def test_a_fix_from_a_sub_directory_is_promoted_and_half_of_one_refused(cli: Cli
     assert (bad.code, bad.reasons) == (3, {"known_failures"}), bad
 
 
-def test_it_is_said_where_a_mission_works(cli: Cli, monorepo: Path) -> None:
+def test_the_output_names_the_directory_of_a_mission(cli: Cli, monorepo: Path) -> None:
     words = ("run", "mend it", "--agent", script(WEB_GOLD), "--dir", "packages/web")
     told = cli.say(*words, cwd=monorepo, as_json=False)
     assert told.code == 0, told
@@ -122,7 +122,7 @@ def test_it_is_said_where_a_mission_works(cli: Cli, monorepo: Path) -> None:
     assert "works     in packages/web" in shown.stdout
 
 
-def test_from_the_top_nothing_is_taken_from_below(cli: Cli, monorepo: Path) -> None:
+def test_a_mission_at_the_top_uses_no_subdirectory_project(cli: Cli, monorepo: Path) -> None:
     for cwd, words in (
         (monorepo, ()),
         (monorepo / "services/api", ("--dir", "../..")),
@@ -147,9 +147,7 @@ def test_from_the_top_nothing_is_taken_from_below(cli: Cli, monorepo: Path) -> N
         ("", "is not a path"),
     ],
 )
-def test_a_directory_that_is_none_is_refused_before_anything_is_recorded(
-    cli: Cli, monorepo: Path, value: str, says: str
-) -> None:
+def test_an_invalid_directory_is_refused_before_recording(cli: Cli, monorepo: Path, value: str, says: str) -> None:
     (monorepo / "out").symlink_to("/tmp")
     commit(monorepo, {})
     for place in ("ignored", "untracked/deep"):
@@ -162,7 +160,7 @@ def test_a_directory_that_is_none_is_refused_before_anything_is_recorded(
     assert cli.missions(monorepo) == []
 
 
-def test_a_directory_is_named_from_where_one_stands_or_from_the_top(cli: Cli, monorepo: Path) -> None:
+def test_a_directory_is_relative_to_the_current_one_or_the_top(cli: Cli, monorepo: Path) -> None:
     for cwd, words in (
         (monorepo / "services", ("--dir", "api/calc")),
         (monorepo / "services", ("--dir", str(monorepo / "services/api"))),
@@ -176,7 +174,7 @@ def test_a_directory_is_named_from_where_one_stands_or_from_the_top(cli: Cli, mo
         assert result.document["directory"] == ".", words
 
 
-def test_a_worker_goes_on_there_and_a_person_promotes_from_there(cli: Cli, monorepo: Path) -> None:
+def test_a_detached_mission_works_in_its_directory_and_can_be_promoted(cli: Cli, monorepo: Path) -> None:
     soft = "sed -i s/a.-.b/a+b/ calc/core.py; sed -i 's/Equal(add(2, 3), 5)/True(add(2, 3))/' tests/test_core.py"
     result = run(cli, monorepo / "services/api", script(soft), "--detach")
     watched(cli, result, monorepo)
@@ -192,7 +190,7 @@ def test_a_worker_goes_on_there_and_a_person_promotes_from_there(cli: Cli, monor
     assert promoted.document["directory"] == "services/api"
 
 
-def test_tests_that_are_bent_or_lost_there_are_noticed(cli: Cli, monorepo: Path) -> None:
+def test_weakened_and_lost_tests_in_a_subdirectory_are_detected(cli: Cli, monorepo: Path) -> None:
     api = monorepo / "services/api"
     bent = run(cli, api, script("sed -i s/a.-.b/a*b/ calc/core.py; sed -i s/,.5/,6/ tests/test_core.py"))
     assert (bent.code, bent.reasons) == (3, {"base_tests_fail"}), bent
@@ -204,7 +202,7 @@ def test_tests_that_are_bent_or_lost_there_are_noticed(cli: Cli, monorepo: Path)
     assert "tests_lost" in lost.reasons
 
 
-def test_an_outside_check_asks_the_tree_from_there(cli: Cli, monorepo: Path) -> None:
+def test_an_outside_check_runs_in_the_subdirectory(cli: Cli, monorepo: Path) -> None:
     commit(monorepo, {"services/api/outside/sum.sh": OUTSIDE})
     words = ("--outside-check", "sh outside/sum.sh")
     good = run(cli, monorepo / "services/api", GOLD, *words)
@@ -215,7 +213,7 @@ def test_an_outside_check_asks_the_tree_from_there(cli: Cli, monorepo: Path) -> 
     assert bad.code == 1, bad
 
 
-def test_where_the_directory_is_taken_away_the_check_says_so(cli: Cli, monorepo: Path) -> None:
+def test_a_removed_directory_is_a_failed_check(cli: Cli, monorepo: Path) -> None:
     away = "cd ../.. && mv services/api services/moved"
     back = "mv services/moved services/api; sed -i s/a.-.b/a+b/ services/api/calc/core.py"
     gone = run(cli, monorepo / "services/api", script(away))
@@ -230,7 +228,7 @@ def test_where_the_directory_is_taken_away_the_check_says_so(cli: Cli, monorepo:
     ), mended
 
 
-def test_checks_that_are_written_down_run_where_their_file_is(cli: Cli, monorepo: Path) -> None:
+def test_configured_checks_run_in_the_directory_of_their_file(cli: Cli, monorepo: Path) -> None:
     commit(
         monorepo,
         {
@@ -252,7 +250,7 @@ def test_checks_that_are_written_down_run_where_their_file_is(cli: Cli, monorepo
     assert [check.name for check in cli.state(web).verdicts[-1].checks] == ["npm test", "test -f made"]
 
 
-def test_a_file_in_a_directory_needs_the_trust_that_one_at_the_top_needs(cli: Cli, monorepo: Path) -> None:
+def test_a_configuration_file_in_a_subdirectory_needs_trust(cli: Cli, monorepo: Path) -> None:
     api = monorepo / "services/api"
     (api / "chargehand.toml").write_text('[project]\nchecks = []\n[sandbox]\nnetwork = ["example.org"]\n')
     words = ("run", "mend it", "--agent", GOLD)
@@ -265,7 +263,7 @@ def test_a_file_in_a_directory_needs_the_trust_that_one_at_the_top_needs(cli: Cl
         cli.say("mission", "cancel", state.id, cwd=monorepo)
 
 
-def test_init_and_project_speak_of_the_project_one_stands_in(cli: Cli, monorepo: Path) -> None:
+def test_init_and_project_use_the_project_of_the_current_directory(cli: Cli, monorepo: Path) -> None:
     shown = cli.say("project", "show", cwd=monorepo / "packages/web/test").document
     assert (shown["directory"], shown["checks"]) == ("packages/web", ["npm test"])
     made = cli.say("init", "--yes", cwd=monorepo / "services/api/calc").document
@@ -276,7 +274,7 @@ def test_init_and_project_speak_of_the_project_one_stands_in(cli: Cli, monorepo:
     assert cli.say("exec", "--", "pwd", cwd=monorepo / "services").document["stdout"] == "/workspace/services\n"
 
 
-def test_an_agent_of_the_protocol_is_opened_there(cli: Cli, monorepo: Path) -> None:
+def test_an_acp_agent_starts_in_the_subdirectory(cli: Cli, monorepo: Path) -> None:
     place = cli.place / ".config/chargehand"
     place.mkdir(parents=True)
     command = json.dumps(["python3", "-I", "-c", ACP])
@@ -285,7 +283,7 @@ def test_an_agent_of_the_protocol_is_opened_there(cli: Cli, monorepo: Path) -> N
     assert (result.code, result.document["directory"]) == (0, "services/api"), result
 
 
-def test_a_patch_is_applied_there_or_as_git_writes_it(cli: Cli, monorepo: Path) -> None:
+def test_a_patch_applies_relative_to_the_subdirectory_or_the_top(cli: Cli, monorepo: Path) -> None:
     place = cli.place / ".config/chargehand"
     place.mkdir(parents=True)
     (place / "config.toml").write_text('[agents.given]\nkind = "patch"\n')
@@ -295,7 +293,7 @@ def test_a_patch_is_applied_there_or_as_git_writes_it(cli: Cli, monorepo: Path) 
         assert (result.code, result.document["directory"]) == (0, "services/api"), result
 
 
-def test_the_native_agent_finds_its_way_there(tmp_path: Path) -> None:
+def test_the_native_agent_works_in_the_subdirectory(tmp_path: Path) -> None:
     kit = NativeKit(tmp_path, {**FILES, "AGENTS.md": "Top rule\n", "services/api/AGENTS.md": "Near rule\n"})
     kit.model(
         "scripted",

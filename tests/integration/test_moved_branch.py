@@ -126,7 +126,7 @@ def test_a_conflict_is_solved_by_the_next_attempt_on_top_of_the_branch(cli: Cli,
     )
 
 
-def test_without_another_attempt_the_work_stays_a_branch_of_its_own(cli: Cli, repo: Path) -> None:
+def test_a_conflict_without_another_attempt_leaves_a_separate_branch(cli: Cli, repo: Path) -> None:
     result = overtaken(cli, repo, MINE, "true")
     assert (result.code, result.document["status"], result.document["export"]["state"]) == (3, "promoted", "done")
     state = cli.state(result)
@@ -139,7 +139,7 @@ def test_without_another_attempt_the_work_stays_a_branch_of_its_own(cli: Cli, re
     assert git(repo, "status", "--porcelain") == ""
 
 
-def test_what_does_not_conflict_is_merged_and_judged_again(cli: Cli, repo: Path) -> None:
+def test_a_result_without_conflict_is_merged_and_checked_again(cli: Cli, repo: Path) -> None:
     result = overtaken(cli, repo, "sed -i s/e/E/ g.txt", "true")
     assert result.code == 0, result
     state = cli.state(result)
@@ -150,7 +150,7 @@ def test_what_does_not_conflict_is_merged_and_judged_again(cli: Cli, repo: Path)
     assert state.conflicts == []
 
 
-def test_what_is_red_together_goes_back_to_the_agent(cli: Cli, repo: Path) -> None:
+def test_a_result_that_fails_after_the_merge_is_returned_to_the_agent(cli: Cli, repo: Path) -> None:
     result = overtaken(cli, repo, "sed -i s/g/G/ g.txt", "sed -i s/G/H/ g.txt", "--attempts", "2")
     assert result.code == 0, result
     assert scopes(cli.state(result)) == [("attempt", "green"), ("merged", "red"), ("attempt", "green")]
@@ -158,7 +158,7 @@ def test_what_is_red_together_goes_back_to_the_agent(cli: Cli, repo: Path) -> No
     assert (repo / "f.txt").read_text() == "one\ntheirs\nthree\n"
 
 
-def test_without_apply_nothing_is_merged(cli: Cli, repo: Path) -> None:
+def test_a_result_is_not_merged_without_apply(cli: Cli, repo: Path) -> None:
     result = overtaken(cli, repo, MINE, "true", apply=False)
     assert (result.code, cli.state(result).conflicts) == (0, [])
     assert git(repo, "show", f"{result.document['branch']}:f.txt") == "one\nmine\nthree"
@@ -194,7 +194,7 @@ def left_behind(cli: Cli, repo: Path, script: str, theirs: dict[str, str]) -> Mi
     return cli.state(result)
 
 
-def test_what_was_not_applied_is_merged_judged_and_applied_by_promote(cli: Cli, repo: Path) -> None:
+def test_promote_merges_checks_and_applies_an_unapplied_result(cli: Cli, repo: Path) -> None:
     state = left_behind(cli, repo, "sed -i s/e/E/ g.txt", {"g.txt": "A\nb\nc\nd\ne\nf\ng\n"})
     theirs = git(repo, "rev-parse", "main")
     result = cli.say("mission", "promote", state.id, cwd=repo)
@@ -213,7 +213,7 @@ def test_what_was_not_applied_is_merged_judged_and_applied_by_promote(cli: Cli, 
     assert git(repo, "rev-parse", "main^{tree}") == git(repo, "rev-parse", f"{theirs}^{{tree}}")
 
 
-def test_what_conflicts_with_a_branch_that_moved_is_told_by_hunks(cli: Cli, repo: Path) -> None:
+def test_promote_reports_conflicts_with_a_moved_branch_by_hunks(cli: Cli, repo: Path) -> None:
     state = left_behind(cli, repo, MINE, {"f.txt": "one\ntheirs\nthree\n"})
     before = git(repo, "rev-parse", "main", state.export.ref if state.export else "")
     error = cli.refused("merge_conflict", 1, "mission", "promote", state.id, cwd=repo)
@@ -226,7 +226,7 @@ def test_what_conflicts_with_a_branch_that_moved_is_told_by_hunks(cli: Cli, repo
     assert cli.missions(repo)[0].status == "promoted"
 
 
-def test_what_is_red_together_is_not_applied(cli: Cli, repo: Path) -> None:
+def test_promote_does_not_apply_a_result_that_fails_after_the_merge(cli: Cli, repo: Path) -> None:
     state = left_behind(
         cli, repo, "sed -i s/g/G/ g.txt", {"f.txt": "one\ntheirs\nthree\n", "g.txt": "A\nb\nc\nd\ne\nf\ng\n"}
     )
@@ -257,7 +257,7 @@ def is_approval(payload: object) -> bool:
     return isinstance(payload, ApprovalGiven)
 
 
-def test_one_approval_suffices_where_the_branch_changed_nothing_of_what_was_approved(cli: Cli, repo: Path) -> None:
+def test_an_approval_still_holds_if_the_branch_changed_other_files(cli: Cli, repo: Path) -> None:
     result, state = approved(cli, repo, {"new.txt": "new\n"})
     assert (result.code, state.applied and state.applied.state) == (0, "done"), result
     assert git(repo, "ls-files").split() == sorted([*FILES, "conftest.py", "new.txt"])
@@ -294,7 +294,7 @@ class DiedError(BaseException):
 
 
 @pytest.mark.parametrize("point", ["met", "moved"])
-async def test_what_was_merged_is_found_again_after_a_crash(tmp_path: Path, point: str) -> None:
+async def test_a_merge_is_found_again_after_a_crash(tmp_path: Path, point: str) -> None:
     """Even if the branch moves once more: the merge is a recorded step."""
     kit = MissionKit(tmp_path, FILES)
     app = kit.app()
@@ -356,7 +356,7 @@ async def _merged_together(app: App, session: Session, missions: list[str]) -> l
     return [await each for each in going]
 
 
-async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Path) -> None:
+async def test_concurrent_missions_are_all_applied_in_turn(tmp_path: Path) -> None:
     kit = MissionKit(tmp_path, FILES)
     names = ["a", "b", "c", "d"]
     app = kit.app()
@@ -383,7 +383,7 @@ async def test_missions_at_once_are_all_applied_one_after_the_other(tmp_path: Pa
     assert judged.count(True) == len(names) - 1
 
 
-async def test_of_two_on_one_line_the_later_goes_back_to_its_agent(tmp_path: Path) -> None:
+async def test_the_later_of_two_conflicting_missions_is_returned_to_its_agent(tmp_path: Path) -> None:
     kit = MissionKit(tmp_path, FILES)
     app = kit.app()
     try:
@@ -405,7 +405,7 @@ async def test_of_two_on_one_line_the_later_goes_back_to_its_agent(tmp_path: Pat
     assert sorted((kit.repository / "f.txt").read_text().split()) == ["mine", "one", "theirs", "three"]
 
 
-async def test_who_waits_for_another_ones_merge_says_so_and_goes_on(tmp_path: Path) -> None:
+async def test_a_mission_waiting_for_a_merge_turn_is_queued_with_a_reason(tmp_path: Path) -> None:
     kit = MissionKit(tmp_path, FILES)
     app = kit.app()
     try:

@@ -106,7 +106,7 @@ class TestItsWork:
             tools = [(line.speaker, line.tool) for line in read_transcript(app.store, state) if line.tool]
         assert tools == [("call", "edit"), ("result", "edit"), ("call", "finish")]
 
-    def test_two_calls_with_one_id_are_told_apart(self, kit: NativeKit) -> None:
+    def test_two_calls_with_the_same_id_are_distinguished(self, kit: NativeKit) -> None:
         from msgspec.structs import replace
 
         twins = tuple(replace(one, id="call_1") for one in (edit(*GOOD), call("bash", command="true")))
@@ -129,7 +129,7 @@ class TestMoney:
         with kit.opened() as app:
             assert app.store.spending.total(mission=state.id).booked_usd == pytest.approx(attempt.booked_usd)
 
-    def test_a_price_nobody_knows_is_refused(self, kit: NativeKit) -> None:
+    def test_an_unknown_price_is_refused(self, kit: NativeKit) -> None:
         kit.models["scripted"] = (
             '[models.scripted]\nprovider = "openai-compatible"\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "x"'
         )
@@ -146,7 +146,7 @@ class TestMoney:
 
 
 class TestProviders:
-    def test_where_it_is_down_a_person_says_how_to_go_on(self, kit: NativeKit) -> None:
+    def test_an_unreachable_provider_asks_a_person_how_to_continue(self, kit: NativeKit) -> None:
         server = ModelServer(())
         with server.running() as address:
             kit.model("scripted", provider="openai-compatible", base_url=address, model="x")
@@ -162,7 +162,7 @@ class TestProviders:
         done = answer(kit, state.id, "use other")
         assert (done.status, len(done.attempts)) == ("promoted", 3), done.reasons
 
-    def test_where_it_is_down_a_request_that_is_a_patch_needs_no_model(self, kit: NativeKit) -> None:
+    def test_a_request_with_a_patch_needs_no_model_if_the_provider_is_down(self, kit: NativeKit) -> None:
         patch = "\n".join(
             (
                 "*** Begin Patch",
@@ -255,7 +255,7 @@ class TestQuestions:
         *MENDS,
     )
 
-    def test_an_answer_lets_it_go_on_where_it_was(self, kit: NativeKit) -> None:
+    def test_an_answer_resumes_the_mission_where_it_stopped(self, kit: NativeKit) -> None:
         kit.model("scripted", scripted(self.ASKS))
         state = kit.native()
         assert state.status == "waiting"
@@ -287,7 +287,7 @@ class TestQuestions:
                 app.steering.answer(state.id, "left")
             assert not app.store.log.get(state.id).runnable
 
-    def test_what_is_said_reaches_the_next_reply(self, kit: NativeKit) -> None:
+    def test_a_message_of_a_person_reaches_the_next_reply(self, kit: NativeKit) -> None:
         kit.model("scripted", scripted((says("", call("bash", command=f"sleep {MARK}")), *MENDS)))
 
         async def meanwhile(app: Any, mission: str) -> None:
@@ -333,7 +333,7 @@ class TestForks:
         assert ended.attempts[0].calls == 0
         assert [reason.code for reason in ended.attempts[0].reasons] == ["no_change"]
 
-    def test_calls_written_as_text_stay_in_the_conversation(self, kit: NativeKit) -> None:
+    def test_a_fork_replays_calls_written_as_text(self, kit: NativeKit) -> None:
         change = '{"path": "calc/core.py", "old": "a - b", "new": "a + b"}'
         write = f'```tool\n{{"name": "edit", "arguments": {change}}}\n```'
         kit.model("scripted", scripted((says(write), says("I stop here"), *[says("and here")] * 40)), tools=False)
@@ -343,7 +343,7 @@ class TestForks:
         again = kit.work(self.fork(kit, state.id, 2, model="other"))
         assert again.status == "promoted", again.reasons
 
-    def test_a_fork_has_its_own_time_and_money(self, kit: NativeKit) -> None:
+    def test_a_fork_starts_with_unspent_time_and_budget(self, kit: NativeKit) -> None:
         kit.model("scripted", scripted(MENDS))
         state = kit.native(attempts=1)
         with kit.opened() as app:

@@ -122,7 +122,7 @@ def test_the_deadline_of_a_part_stops_a_native_agent_and_a_person_decides(crew: 
     assert ends == {"flag": "merged", "flag.docs": "left_out", "last": "merged"}
 
 
-def test_a_team_with_a_role_that_is_not_there_is_refused_before_anything_starts(crew: NativeCrew) -> None:
+def test_a_team_with_an_unknown_role_is_refused_before_recording(crew: NativeCrew) -> None:
     """Agents would be offered the role for delegation."""
     with pytest.raises(ChargehandError, match="team: no role named 'writer'") as raised:
         crew.record([task("a"), task("b")], team=[{"role": "writer", "agent": "command:true"}])

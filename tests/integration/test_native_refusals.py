@@ -56,7 +56,7 @@ def run(kit: NativeKit, address: str, **more: Any) -> MissionState:
         ((200, "text/html", "<!doctype html><html>Sign in</html>"), "upstream_page", "base_url"),
     ],
 )
-def test_what_a_person_has_to_mend_is_named_with_its_remedy(
+def test_a_refusal_that_needs_a_person_is_reported_with_its_remedy(
     kit: NativeKit,
     refusal: tuple[int, str, str],
     code: str,
@@ -83,7 +83,7 @@ def test_a_full_context_is_shortened_once(kit: NativeKit, body: str) -> None:
     assert state.status == "promoted", state.reasons
 
 
-def test_a_long_conversation_is_shorter_when_it_is_sent_again(kit: NativeKit) -> None:
+def test_a_conversation_over_the_context_limit_is_shortened_on_retry(kit: NativeKit) -> None:
     reads = tuple(says("", call("bash", command=f"seq {number}000 {number}900")) for number in range(1, 6))
     server = RefusingServer(
         refusal=(400, "application/json", OVERFLOWS[2]), calls=1, first=5, replies=(*reads, *MENDS)
@@ -93,7 +93,7 @@ def test_a_long_conversation_is_shorter_when_it_is_sent_again(kit: NativeKit) ->
     assert server.sizes[6] < server.sizes[5] * 0.7
 
 
-def test_a_context_that_stays_full_ends_as_that(kit: NativeKit) -> None:
+def test_a_context_that_stays_full_ends_the_mission(kit: NativeKit) -> None:
     server = RefusingServer(refusal=(400, "application/json", OVERFLOWS[0]))
     with server.running() as address:
         state = run(kit, address)
@@ -103,7 +103,7 @@ def test_a_context_that_stays_full_ends_as_that(kit: NativeKit) -> None:
     assert "8192" in state.reasons[0].message
 
 
-def test_nothing_of_a_reply_that_was_cut_is_done(kit: NativeKit, tmp_path: Path) -> None:
+def test_calls_of_a_truncated_reply_are_not_executed(kit: NativeKit, tmp_path: Path) -> None:
     cut: dict[str, Any] = {"stop": "length", "usage": Usage(input=1000, output=77)}
     replies = (
         says("I write it", call("bash", command="echo x > calc/half.py"), **cut),

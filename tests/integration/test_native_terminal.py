@@ -120,7 +120,7 @@ def kit(tmp_path: Path) -> Iterator[TerminalKit]:
 
 @pytest.mark.needs_bwrap
 class TestQuestions:
-    def test_it_is_asked_at_the_terminal_and_goes_on(self, kit: TerminalKit) -> None:
+    def test_questions_are_answered_at_the_terminal_and_the_run_continues(self, kit: TerminalKit) -> None:
         again = says("", call("ask", question="How far?"))
         kit.script(*ASKS[:2], again, *ASKS[2:])
         shown = kit.terminal(*WORDS)
@@ -138,7 +138,7 @@ class TestQuestions:
         assert state.attempts[0].calls == len(ASKS) + 1  # no reply was requested twice
         assert git(kit.repository, "show", f"{state.exported}:calc/core.py").splitlines()[1] == "    return a + b"
 
-    def test_left_for_later_it_waits(self, kit: TerminalKit) -> None:
+    def test_an_empty_answer_leaves_the_mission_waiting(self, kit: TerminalKit) -> None:
         kit.script(*ASKS)
         shown = kit.terminal(*WORDS)
         shown.until("later)")
@@ -149,14 +149,14 @@ class TestQuestions:
         assert f"chargehand mission answer {state.id}" in shown.shown
         assert "mission promote" not in shown.shown  # nothing can be promoted yet
 
-    def test_with_yes_nothing_is_asked(self, kit: TerminalKit) -> None:
+    def test_questions_are_not_asked_with_yes(self, kit: TerminalKit) -> None:
         kit.script(*ASKS)
         shown = kit.terminal(*WORDS, "--yes")
         assert shown.end() == 3
         assert "Your answer" not in shown.shown
         assert "Which way?" in shown.shown
 
-    def test_in_a_pipe_the_result_holds_it_and_an_answer_lets_a_worker_finish(self, kit: TerminalKit) -> None:
+    def test_the_question_is_in_the_json_result_and_a_worker_resumes_on_answer(self, kit: TerminalKit) -> None:
         kit.script(*ASKS)
         result = kit.say("--json", *WORDS)
         assert (result.code, result.document["status"]) == (3, "waiting"), result
@@ -201,7 +201,7 @@ class TestQuestions:
         assert len(result) == 2
         assert "to the left" in result[1]
 
-    def test_only_one_answer_counts(self, kit: TerminalKit) -> None:
+    def test_a_second_answer_is_refused(self, kit: TerminalKit) -> None:
         state = kit.asked()
         for empty in ("", "  "):
             assert kit.error("mission", "answer", state.id, empty)["code"] == "usage"
@@ -222,7 +222,7 @@ class TestPromotion:
     AGENT = ("run", "mend", "--agent", "command:sed -i s/a/b/ f.txt")
 
     @pytest.mark.parametrize(("result", "code", "status"), [("y", 0, "promoted"), ("n", 3, "waiting")])
-    def test_what_no_check_speaks_for_is_offered(
+    def test_a_result_without_checks_is_offered_for_promotion(
         self, place: TerminalKit, result: str, code: int, status: str
     ) -> None:
         shown = place.terminal(*self.AGENT)
@@ -236,7 +236,7 @@ class TestPromotion:
         if result == "n":
             assert f"chargehand mission promote {state.id}" in shown.shown
 
-    def test_with_yes_it_is_not_offered(self, place: TerminalKit) -> None:
+    def test_promotion_is_not_offered_with_yes(self, place: TerminalKit) -> None:
         shown = place.terminal(*self.AGENT, "--yes")
         assert shown.end() == 3
         assert "Promote it?" not in shown.shown
@@ -248,7 +248,7 @@ class TestPromotion:
 
 
 class TestTheChoice:
-    def test_with_nothing_there_it_says_three_things_to_do(self, kit: TerminalKit) -> None:
+    def test_a_run_without_any_agent_shows_three_hints(self, kit: TerminalKit) -> None:
         kit.environ["PATH"] = "/usr/bin:/bin"
         result = kit.say("run", "mend")
         first, *ways = result.stderr.splitlines()
@@ -263,7 +263,7 @@ class TestTheChoice:
             assert list(app.store.log.missions()) == []
 
     @pytest.mark.needs_bwrap
-    def test_the_only_model_is_taken_and_it_says_why(self, kit: TerminalKit) -> None:
+    def test_the_only_configured_model_is_used_with_a_reason(self, kit: TerminalKit) -> None:
         kit.script(*MENDS)
         result = kit.say("run", "mend")
         assert result.code == 0, result
@@ -297,7 +297,7 @@ class TestTheLog:
         ]
         assert lines[2]["tool"] == lines[3]["tool"] == "bash"
 
-    def test_what_a_model_writes_cannot_reach_the_terminal(self, kit: TerminalKit) -> None:
+    def test_control_characters_of_a_model_do_not_reach_the_terminal(self, kit: TerminalKit) -> None:
         kit.script(
             says(EVIL, call("bash", command=f"printf '%s' '{EVIL}'")),
             says("", call("ask", question=f"Which{EVIL}?", options=[f"left{EVIL}", "right"])),
@@ -318,7 +318,7 @@ class TestTheLog:
 
 @pytest.mark.needs_bwrap
 class TestForks:
-    def test_another_model_goes_another_way_from_a_reply_on(self, kit: TerminalKit) -> None:
+    def test_a_fork_continues_from_a_reply_with_another_model(self, kit: TerminalKit) -> None:
         kit.script(says("", edit("a - b", "a * b")), FINISH, name="other")
         state = kit.done()
         result = kit.say("--json", "mission", "fork", state.id, "--at", "1", "--model", "other")
@@ -327,7 +327,7 @@ class TestForks:
         assert (forked.forked_from, forked.attempts[0].model) == (state.id, "other")
         assert kit.state(state.id).status == "promoted"
 
-    def test_an_edited_reply_is_taken_in_place_of_the_recorded_one(self, kit: TerminalKit) -> None:
+    def test_an_edited_reply_replaces_the_recorded_reply(self, kit: TerminalKit) -> None:
         state = kit.done()
         in_words = kit.say("--json", "mission", "fork", state.id, "--at", "1.2", "--reply", "wait a moment")
         assert in_words.document["status"] == "promoted", in_words
@@ -340,7 +340,7 @@ class TestForks:
         text = kit.say("mission", "log", from_file.document["mission"], "--transcript").stdout
         assert "echo x = >> calc/core.py" in text
 
-    def test_what_cannot_be_forked_is_told(self, kit: TerminalKit) -> None:
+    def test_an_invalid_fork_is_an_error(self, kit: TerminalKit) -> None:
         state = kit.done()
         bad = kit.place / "bad.json"
         bad.write_text('{"tools": [{"name": 5}]}')
@@ -367,7 +367,7 @@ class TestForks:
         assert "scripted" in kit.error("mission", "fork", state.id, "--model", "scriptet")["hint"]
         assert [row.id for row in self.missions(kit)] == known  # no mission was made
 
-    def test_at_a_terminal_it_asks_as_a_run_does(self, kit: TerminalKit) -> None:
+    def test_a_fork_asks_questions_at_the_terminal(self, kit: TerminalKit) -> None:
         state = kit.asked()
         shown = kit.terminal("mission", "fork", state.id, "--at", "2")
         shown.until("later)")

@@ -82,7 +82,7 @@ async def many(kit: MissionKit, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("rounds", [12, pytest.param(300, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
-def test_nothing_is_left_after_any_end(tmp_path: Path, rounds: int) -> None:
+def test_no_process_or_mount_is_left_after_any_end(tmp_path: Path, rounds: int) -> None:
     before = (mounts(), descendants(os.getpid()))
     asyncio.run(many(MissionKit(tmp_path), rounds))
     wait_until(lambda: (mounts(), descendants(os.getpid())) == before)

@@ -18,7 +18,7 @@ from chargehand.sandbox.toolchain import Toolchain
 pytestmark = pytest.mark.needs_bwrap
 
 
-async def test_sessions_share_a_launcher_until_the_last_one_is_closed(tmp_path: Path) -> None:
+async def test_sessions_with_the_same_toolchain_share_a_tier_until_closed(tmp_path: Path) -> None:
     tiers, tools = OpenTiers(), toolchain()
     with (
         nothing_survives(),

@@ -76,7 +76,7 @@ def checked(cli: Cli, repo: Path, agent: str, command: str, *words: str) -> Comp
     return cli.say("run", "do it", "--agent", agent, *TEST, "--outside-check", command, *words, cwd=repo)
 
 
-def test_a_forged_report_passes_the_trees_own_tests_and_no_outside_check(cli: Cli, repo: Path) -> None:
+def test_a_forged_report_passes_the_tests_but_not_the_outside_check(cli: Cli, repo: Path) -> None:
     fooled = cli.say("run", "mend it", "--agent", writing("calc.py", FORGERY), *TEST, cwd=repo)
     assert cli.state(fooled).status == "promoted"  # as the README says of checks that share the process
     result = cli.say("run", "mend it", "--agent", writing("calc.py", FORGERY), *TEST, *OUTSIDE, cwd=repo)
@@ -87,7 +87,7 @@ def test_a_forged_report_passes_the_trees_own_tests_and_no_outside_check(cli: Cl
     assert outside(cli, honest) == [("outside: sh outside/sums.sh", "passed", "")]
 
 
-def test_the_project_can_ask_for_them_and_the_bases_program_is_the_one_that_runs(cli: Cli, repo: Path) -> None:
+def test_a_configured_outside_check_runs_the_program_of_the_base(cli: Cli, repo: Path) -> None:
     (repo / "chargehand.toml").write_text(
         '[project]\nchecks = ["python3 -m unittest -q"]\noutside_checks = ["sh outside/sums.sh"]\n'
     )
@@ -103,7 +103,7 @@ def test_the_project_can_ask_for_them_and_the_bases_program_is_the_one_that_runs
     assert outside(cli, result)[0][1] == "passed"
 
 
-def test_a_persons_own_file_is_seen_by_them_alone(cli: Cli, repo: Path, tmp_path: Path) -> None:
+def test_an_outside_file_is_visible_only_to_the_outside_check(cli: Cli, repo: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.py").write_text(
         "import subprocess, sys\n"
         "ran = subprocess.run(['under-test', 'python3', 'calc.py', '20', '22'], capture_output=True, text=True)\n"
@@ -242,7 +242,7 @@ def test_a_hostile_tree_reaches_no_exit_code_of_theirs(cli: Cli, repo: Path, how
     assert [status for _, status, _ in outside(cli, calm)] in (["passed"], ["failed"])
 
 
-def test_what_the_tree_writes_beside_them_is_limited(cli: Cli, repo: Path) -> None:
+def test_the_disk_use_of_the_tree_under_an_outside_check_is_limited(cli: Cli, repo: Path) -> None:
     (repo / "chargehand.toml").write_text("[sandbox]\ndisk_mb = 32\n")
     commit(repo)
     full = "under-test sh -c 'head -c 100000000 /dev/zero > big; sleep 5' || true"
@@ -250,11 +250,11 @@ def test_what_the_tree_writes_beside_them_is_limited(cli: Cli, repo: Path) -> No
     assert [found[1:] for found in outside(cli, result)] == [("failed", "disk")], result
 
 
-def test_the_port_is_the_one_that_sandboxes_forward() -> None:
+def test_the_port_equals_the_forwarded_port_of_sandboxes() -> None:
     assert under_test._PORT == GATEWAY_PORT
 
 
-def test_bad_words_are_told(cli: Cli, repo: Path) -> None:
+def test_invalid_outside_options_are_an_error(cli: Cli, repo: Path) -> None:
     for words in (("--outside-check", ""), ("--outside-check", "a\0b"), (*OUTSIDE, "--outside-file", "nowhere:x")):
         result = cli.say("run", "x", "--agent", shell("true"), *words, cwd=repo)
         assert result.code == 2, (words, result)

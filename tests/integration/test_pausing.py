@@ -80,7 +80,7 @@ def state_of(kit: CrashKit, site: Site) -> MissionState:
     return state
 
 
-def test_nothing_is_written_between_pause_and_resume(kit: CrashKit, site: Site) -> None:
+def test_no_file_is_written_between_pause_and_resume(kit: CrashKit, site: Site) -> None:
     worker = began(kit)
     with kit.app() as app:
         assert app.order(kit.mission(site), "pause")
@@ -104,7 +104,7 @@ def ignored(kit: CrashKit) -> str:
     return found.read_text()
 
 
-def test_a_paused_mission_stays_a_persons_when_its_worker_dies(kit: CrashKit, site: Site) -> None:
+def test_a_paused_mission_stays_paused_if_its_worker_dies(kit: CrashKit, site: Site) -> None:
     worker = began(kit)
     pause(kit, site)
     worker.send_signal(signal.SIGKILL)

@@ -67,7 +67,7 @@ def crew(tmp_path: Path) -> Crew:
     return crew
 
 
-def test_they_work_side_by_side_and_the_later_one_mends_what_conflicts(crew: Crew) -> None:
+def test_agents_work_in_parallel_and_the_later_resolves_the_conflict(crew: Crew) -> None:
     for name in AGENTS.values():
         installed("cli", name)
     tasks = [

@@ -56,7 +56,9 @@ def crew(tmp_path: Path) -> LibraryCrew:
 
 
 @pytest.mark.parametrize("planned", PLANS)
-def test_it_ends_green_and_tells_all_that_got_in_its_way(crew: LibraryCrew, planned: list[dict[str, Any]]) -> None:
+def test_a_plan_of_twenty_tasks_ends_green_and_reports_all_problems(
+    crew: LibraryCrew, planned: list[dict[str, Any]]
+) -> None:
     repo, names = crew.repo, {task["id"] for task in planned}
     with nothing_survives():
         mission = crew.record(planned, CHECK, apply=True)

@@ -51,7 +51,7 @@ def test_a_plan_ends_when_its_time_is_over_and_so_do_its_tasks(crew: Crew) -> No
     assert all(request is not None and request.seconds <= 5.0 for request in limits), "what was left for each"
 
 
-def test_a_plan_whose_time_was_over_goes_on_with_more_and_with_what_a_person_said(crew: Crew) -> None:
+def test_a_plan_out_of_time_continues_with_a_new_limit_and_message(crew: Crew) -> None:
     hurries = "case $CHARGEHAND_REQUEST in *hurry*) echo x > sub/b.txt;; *) sleep 600;; esac"
     mission = crew.record([task("a"), task("b", shell(hurries), after=["a"])], time="5s")
     assert crew.work(mission).status == "exhausted"
@@ -70,7 +70,7 @@ def test_a_plan_whose_time_was_over_goes_on_with_more_and_with_what_a_person_sai
     assert state.undelivered == {}
 
 
-def test_a_plan_of_which_a_part_was_exported_goes_on_with_the_rest(crew: Crew) -> None:
+def test_a_partly_exported_plan_continues_with_its_other_tasks(crew: Crew) -> None:
     hurries = "case $CHARGEHAND_REQUEST in *hurry*) echo x > sub/b.txt;; *) sleep 600;; esac"
     mission = crew.record([task("a"), task("b", shell(hurries), after=["a"]), task("c", after=["b"])], time="5s")
     assert crew.work(mission).status == "exhausted"
@@ -92,7 +92,7 @@ def test_a_plan_of_which_a_part_was_exported_goes_on_with_the_rest(crew: Crew) -
     assert git(crew.repo, "merge-base", "--is-ancestor", part.commit or "", tip) == ""
 
 
-def test_without_a_word_of_a_person_each_task_has_a_limit_of_its_own(crew: Crew) -> None:
+def test_a_plan_has_no_time_limit_by_default(crew: Crew) -> None:
     mission = crew.record([task("a")])
     state = crew.work(mission)
     assert state.request is not None
@@ -118,7 +118,7 @@ def test_a_worker_that_dies_when_the_time_is_over_leaves_a_plan_that_ends_so(cre
 
 
 @pytest.mark.parametrize(("is_told", "status"), [(True, "cancelled"), (False, "waiting")])
-def test_a_task_that_was_told_to_stop_is_cancelled_though_its_plan_ended_first(
+def test_an_order_to_cancel_a_task_applies_even_if_its_plan_ended_first(
     crew: Crew, is_told: bool, status: str
 ) -> None:
     mission = crew.record([task("a"), task("b", shell("sleep 600"), after=["a"])])
@@ -138,7 +138,7 @@ def test_a_task_that_was_told_to_stop_is_cancelled_though_its_plan_ended_first(
     assert codes == (["cancelled"] if is_told else ["coordinator_gone"])
 
 
-def test_the_time_of_a_plan_counts_while_a_planner_makes_it(crew: Crew) -> None:
+def test_the_time_of_a_planner_counts_against_the_plan(crew: Crew) -> None:
     asked = RunRequest(
         text="Write files", plan="auto", agent=shell("sleep 600"), only_checks=("true",), yes=True, time="3s"
     )
@@ -201,7 +201,7 @@ def test_a_sleeping_coordinator_is_woken_at_the_moment_of_its_deadline(crew: Cre
 
 
 @pytest.mark.usefixtures("unpolled")
-def test_a_question_that_nobody_answers_in_time_is_settled_at_that_moment(crew: Crew) -> None:
+def test_an_unanswered_question_gets_its_default_at_the_time_limit(crew: Crew) -> None:
     crew.environ["CHARGEHAND_LIMITS_QUESTION_SECONDS"] = "1"
     unclear = [{"id": "way", "question": "Which way?", "default": "left"}]
     mission = crew.record([task("a")], ambiguities=unclear)

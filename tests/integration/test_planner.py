@@ -102,7 +102,7 @@ def test_a_planners_report_becomes_the_plan(crew: Crew, report: str) -> None:
         assert mission_document(app.mission_reader.state(mission)).cost_usd == 0.0
 
 
-def test_a_plan_that_is_invalid_goes_back_with_what_is_wrong(crew: Crew) -> None:
+def test_an_invalid_plan_is_returned_to_the_planner_with_the_error(crew: Crew) -> None:
     circle = document(small("a", after=["b"]), small("b", after=["a"]))
     mission = record(crew, plans(circle, document(small("a"))))
     state = crew.work(mission)
@@ -136,7 +136,7 @@ def test_after_two_repairs_the_last_error_ends_the_mission(crew: Crew, report: s
     assert re.search(result, state.reasons[0].message), state.reasons
 
 
-def test_what_a_planner_leaves_open_is_asked_before_any_work(crew: Crew) -> None:
+def test_ambiguities_of_a_planner_are_asked_before_any_work(crew: Crew) -> None:
     unclear = [{"id": "format", "question": "Which format?", "options": ["toml", "yaml"]}]
     mission = record(crew, plans(document(small("a"), ambiguities=unclear)))
     state = crew.work(mission)
@@ -180,7 +180,7 @@ def test_a_bad_file_is_refused_before_anything_is_recorded(
         assert not app.store.log.missions()
 
 
-def test_a_planner_that_nobody_can_be_is_refused_at_once(crew: Crew) -> None:
+def test_an_unknown_planner_or_a_missing_request_is_refused(crew: Crew) -> None:
     with pytest.raises(ChargehandError, match="nobody"):
         record(crew, "nobody")
     with (
@@ -221,7 +221,7 @@ class PlannerKit(CrashKit):
     ("of_a_plan", "of_all"),
     [(2, 1), pytest.param(10_000, 10_000, marks=[pytest.mark.soak, pytest.mark.timeout(4 * 3600)])],
 )
-def test_dying_while_the_plan_is_made_changes_nothing(tmp_path: Path, of_a_plan: int, of_all: int) -> None:
+def test_a_crash_while_planning_does_not_change_the_outcome(tmp_path: Path, of_a_plan: int, of_all: int) -> None:
     expected = {"PlannerStarted": 2, "PlanProposed": 2, "PlanMade": 1, "TaskEnded": 2, "children": 4}
     with nothing_survives():
         like = PlannerKit(tmp_path / "like")
@@ -237,9 +237,7 @@ def test_dying_while_the_plan_is_made_changes_nothing(tmp_path: Path, of_a_plan:
             kit.at_rest()
 
 
-def test_a_plan_that_a_person_sets_while_the_planners_is_read_is_the_one(
-    crew: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_set_by_a_person_replaces_the_plan_being_read(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, changed = threading.Event(), threading.Event()
 
     def read(content: bytes, name: str) -> Plan:

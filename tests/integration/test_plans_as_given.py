@@ -101,7 +101,7 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_whole(cli: Cli, repo: Path
 @pytest.mark.parametrize(
     "name", ["missing.yaml", ".", "", "/dev/zero", "/proc/self/mem", "x" * 5_000, "locked.yaml"]
 )
-def test_what_is_no_file_that_can_be_read_is_named(cli: Cli, repo: Path, name: str) -> None:
+def test_an_unreadable_plan_file_is_an_error(cli: Cli, repo: Path, name: str) -> None:
     locked = cli.place / "locked.yaml"
     if name == locked.name:
         if os.geteuid() == 0:
@@ -140,7 +140,7 @@ def test_checks_that_fail_on_the_base_are_asked_about_once_before_any_task(crew:
     assert (refused.value.code, mission in refused.value.hint) == ("question_answered", True)
 
 
-def test_checks_that_fail_on_the_base_end_a_plan_that_is_to_stop_there(crew: Crew) -> None:
+def test_a_plan_stops_if_checks_fail_on_the_base_with_red_base_stop(crew: Crew) -> None:
     mission = crew.record([task("a"), task("b")], RED, red_base="stop")
     state = crew.work(mission)
     assert (state.status, [each.code for each in state.reasons]) == ("failed", ["base_red"])

@@ -40,7 +40,9 @@ def run(*words: str) -> Result:
         (["--mcp", "db/erase"], 3, "ask", "user:ask-db"),
     ],
 )
-def test_the_exit_code_tells_the_effect(config: Path, words: list[str], code: int, effect: str, rule: str) -> None:
+def test_the_exit_code_depends_on_the_effect(
+    config: Path, words: list[str], code: int, effect: str, rule: str
+) -> None:
     config.parent.mkdir(parents=True)
     config.write_text(
         '@id("no-drop") forbid (principal, action == Action::"mcp.call", resource)\n'
@@ -66,7 +68,7 @@ def test_scripts_of_the_repository_are_looked_into(config: Path, tmp_path: Path)
     )
 
 
-def test_nothing_or_two_things_to_judge_is_wrong_use(config: Path) -> None:
+def test_zero_or_two_subjects_are_a_usage_error(config: Path) -> None:
     assert run("test").exit_code == 2
     assert run("test", "--shell", "ls", "--read", "x").exit_code == 2
     for call in ("db", "/query", "db/", "db/query [1]", "db/query {"):

@@ -92,7 +92,7 @@ def set_back_checks(kit: MissionKit) -> MissionState:
 
 
 class TestSetupAndChecks:
-    def test_those_of_a_repository_nobody_trusts_are_judged_by_the_agents_rules(self, tmp_path: Path) -> None:
+    def test_setup_of_an_untrusted_repository_is_judged_by_agent_rules(self, tmp_path: Path) -> None:
         kit = MissionKit(tmp_path, config(setup="touch made && git push origin main", checks=["cat calc/*"]))
         state = set_back_checks(kit)
         assert (state.status, codes(state)) == ("failed", ["policy_denied"])
@@ -123,7 +123,7 @@ class TestSetupAndChecks:
             ("launch", "allow", "launch-agent"),
         ]
 
-    def test_what_a_person_typed_is_theirs_and_their_own_rule_still_counts(self, tmp_path: Path) -> None:
+    def test_typed_checks_are_allowed_unless_a_user_rule_denies_them(self, tmp_path: Path) -> None:
         kit = MissionKit(tmp_path)
         state = kit.run(GOLD, checks=["cat calc/*; docker --version || true"])
         assert state.status == "promoted", state.reasons
@@ -173,7 +173,7 @@ class TestExec:
         assert json.loads(said.stderr)["error"]["code"] == "policy_denied"
         assert self.say(kit, monkeypatch, "--", "true").exit_code == 0
 
-    def test_what_looks_at_a_mission_is_in_its_log(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_exec_in_a_mission_is_in_its_log(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         kit = MissionKit(tmp_path)
         state = kit.run(GOLD)
         assert (
@@ -242,7 +242,7 @@ SUM = call("snippet", language="python", code="print('hm')\nsum(input)", input="
 
 
 class TestSnippets:
-    def test_a_model_computes_a_value_and_it_is_recorded(self, tmp_path: Path) -> None:
+    def test_snippets_of_a_model_return_values_and_are_recorded(self, tmp_path: Path) -> None:
         kit = NativeKit(tmp_path)
         wrong = (
             call("snippet", language="python", code="1 / 0"),
@@ -275,7 +275,7 @@ class TestSnippets:
         assert state.status == "promoted"
         assert "user:no" in results(kit, state.id)[0]
 
-    def test_where_they_cannot_be_had_the_log_says_why(
+    def test_unavailable_snippets_are_denied_with_the_reason_in_the_log(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def missing(self: SnippetPool) -> SnippetPool:
@@ -304,7 +304,7 @@ class TestFiftyForbiddenActions:
         assert len(lines) >= 50
         return lines
 
-    def test_none_of_a_native_agents_is_carried_out(self, tmp_path: Path) -> None:
+    def test_denied_actions_of_a_native_agent_are_not_executed(self, tmp_path: Path) -> None:
         kit = NativeKit(tmp_path)
         # a rule that asks would stop the mission each time
         asked = {

@@ -34,7 +34,7 @@ def results(kit: NativeKit, mission: str) -> list[str]:
 PUSH = says("", call("bash", command="touch pushed && git push origin main"))
 
 
-def test_a_refused_command_is_not_run_and_the_work_goes_on(kit: NativeKit) -> None:
+def test_a_denied_command_is_not_run_and_the_mission_continues(kit: NativeKit) -> None:
     kit.model("scripted", scripted((PUSH, says("", call("bash", command="ls")), *MENDS)))
     state = kit.native()
     assert state.status == "promoted", state.reasons
@@ -48,7 +48,7 @@ def test_a_refused_command_is_not_run_and_the_work_goes_on(kit: NativeKit) -> No
     ]
 
 
-def test_an_override_is_told_in_the_mission_it_acts_on(kit: NativeKit) -> None:
+def test_an_override_is_recorded_in_the_mission(kit: NativeKit) -> None:
     (kit.directory / "policy.cedar").write_text(
         '@id("mirror") @overrides("git-push") @reason("a mirror of mine") permit (principal, action, resource);'
     )
@@ -61,7 +61,7 @@ def test_an_override_is_told_in_the_mission_it_acts_on(kit: NativeKit) -> None:
 
 
 @pytest.mark.parametrize(("answer", "ran"), [("yes", True), ("better not", False)])
-def test_what_is_to_be_asked_waits_for_a_person(kit: NativeKit, answer: str, ran: bool) -> None:
+def test_an_action_that_needs_approval_waits_for_a_person(kit: NativeKit, answer: str, ran: bool) -> None:
     drop = says("", call("bash", command="touch asked; git branch -D gone 2>/dev/null; ls"))
     kit.model("scripted", scripted((says("", edit(*GOOD)), drop, says("", call("bash", command="ls")), FINISH)))
     state = kit.native()

@@ -86,7 +86,7 @@ def strategy(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("kind", TIERS)
-def test_programs_see_what_they_see_in_a_plain_clone(
+def test_programs_see_the_same_as_in_a_plain_clone(
     kit: WorkspaceKit, plain: dict[str, Any], kind: str, strategy: str
 ) -> None:
     workspace = kit.workspace(driver=STRATEGIES[strategy])

@@ -76,7 +76,7 @@ def test_gold_is_promoted_as_the_exact_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, row in ADVERSARIES.items() if row[1]])
-def test_adversary_is_refused_and_nothing_of_the_user_changes(shared: MissionKit, name: str) -> None:
+def test_an_adversary_is_refused_and_the_repository_is_unchanged(shared: MissionKit, name: str) -> None:
     script, status, code = ADVERSARIES[name]
     before = repository_state(shared.repository, without="\0")
     state = shared.run(script)
@@ -85,7 +85,7 @@ def test_adversary_is_refused_and_nothing_of_the_user_changes(shared: MissionKit
     assert repository_state(shared.repository, without="\0") == before
 
 
-def test_writing_outside_changes_nothing_outside(tmp_path: Path) -> None:
+def test_writes_outside_the_workspace_do_not_reach_the_host(tmp_path: Path) -> None:
     kit = MissionKit(tmp_path)
     state = kit.run(ADVERSARIES["writes outside"][0])
     assert state.status == "promoted"
@@ -183,7 +183,7 @@ def test_daemon_left_behind_is_gone_before_the_verdict(tmp_path: Path) -> None:
     assert state.verdicts[-1].tree == state.checkpoints[-1].tree
 
 
-def test_test_suite_that_runs_nothing_is_red(tmp_path: Path) -> None:
+def test_a_test_suite_without_tests_fails(tmp_path: Path) -> None:
     kit = MissionKit(tmp_path)
     state = kit.run(f"{GOLD}", checks=["python3 -m unittest discover -q -s calc"])
     assert state.status == "refused"

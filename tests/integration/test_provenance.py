@@ -68,7 +68,7 @@ def statement(envelope: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_a_promotion_leaves_one_statement_that_says_what_became_of_what(place: Place) -> None:
+def test_a_promotion_has_a_single_statement_of_its_inputs_and_outputs(place: Place) -> None:
     (found,) = place.verify()["commits"]
     assert [json.loads(line) for line in place.note().splitlines()] == [found["envelope"]]
     result = statement(found["envelope"])
@@ -97,14 +97,14 @@ def test_a_promotion_leaves_one_statement_that_says_what_became_of_what(place: P
     assert run["metadata"]["invocationId"] == f"{place.mission}/attempt/1"
 
 
-def test_no_word_of_the_request_is_in_it(tmp_path: Path) -> None:
+def test_the_statement_does_not_contain_the_request_text(tmp_path: Path) -> None:
     cli, home = Cli(tmp_path), repository(tmp_path / "repo")
     cli.run(home, text="mend with the secret hunter2")
     branch = git(home, "for-each-ref", "--format=%(refname)", "refs/heads/chargehand")
     assert "hunter2" not in json.dumps(statement(json.loads(git(home, "notes", "--ref", REF, "show", branch))))
 
 
-def test_a_roll_back_and_a_second_promotion_have_statements_of_their_own(place: Place) -> None:
+def test_a_rollback_and_a_second_promotion_have_separate_statements(place: Place) -> None:
     assert place.cli.say("mission", "rollback", place.mission, cwd=place.repository).code == 0
     back = git(place.repository, "rev-parse", BRANCH)
     assert place.cli.say("mission", "promote", place.mission, "--reason", "x", cwd=place.repository).code == 0
@@ -117,7 +117,7 @@ def test_a_roll_back_and_a_second_promotion_have_statements_of_their_own(place: 
     assert place.verify("--commit", BRANCH)["commits"] == document["commits"][2:]
 
 
-def test_what_was_not_promoted_has_none(tmp_path: Path) -> None:
+def test_an_unpromoted_result_has_no_provenance(tmp_path: Path) -> None:
     cli, home = Cli(tmp_path), repository(tmp_path / "repo")
     cli.run(home, "--only-check", "false")
     cli.refused("not_promoted", 1, "audit", "provenance", "last", cwd=home)
@@ -163,7 +163,7 @@ class TestTampering:
         place.write(made.encode().decode())
         assert place.kinds() == {"key_unknown"}
 
-    def test_signed_by_our_key_and_not_what_the_log_tells(self, place: Place) -> None:
+    def test_a_signed_statement_that_differs_from_the_log_is_reported(self, place: Place) -> None:
         result = statement(json.loads(place.note()))
         result["predicate"]["buildDefinition"]["externalParameters"]["role"] = "saint"
         with open_store(place.cli.home) as store:
@@ -203,7 +203,7 @@ class TestTampering:
         assert place.kinds() == {"key_unknown"}
 
 
-def test_what_the_how_to_says_verifies_it_without_us(place: Place) -> None:
+def test_the_documented_commands_verify_a_statement_independently(place: Place) -> None:
     page = Path(__file__).parents[2] / "docs/how-to/reports-and-provenance.md"
     script = re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.S)[-1].replace("COMMIT", BRANCH)
     shutil.copy(place.cli.home / "keys/audit.pub", place.repository)
@@ -233,7 +233,7 @@ def kit(tmp_path: Path) -> Iterator[CrashKit]:
 
 
 @pytest.mark.parametrize("point", ["attested#1", "notes:written#1", "signed#1", "notes:written#2", "exported#1"])
-def test_who_dies_on_the_way_leaves_one_statement_to_who_goes_on(kit: CrashKit, point: str) -> None:
+def test_a_crash_during_promotion_still_leaves_a_single_statement(kit: CrashKit, point: str) -> None:
     site = kit.site(SCENES["slow"])
     assert kit.run(site, plan=point).wait() == -signal.SIGKILL, kit.output()
     assert kit.worker().wait() == 0, kit.output()

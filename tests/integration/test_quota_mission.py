@@ -86,7 +86,7 @@ def kit(tmp_path: Path) -> ClockKit:
     return ClockKit(tmp_path)
 
 
-def test_a_mission_sleeps_five_hours_and_a_worker_wakes_it_where_it_was(kit: ClockKit) -> None:
+def test_a_mission_without_quota_sleeps_and_a_worker_resumes_it(kit: ClockKit) -> None:
     server = Tired(MENDS)
     with server.running() as address:
         kit.model("house", base_url=address, model="tiny")
@@ -117,7 +117,7 @@ def test_a_mission_sleeps_five_hours_and_a_worker_wakes_it_where_it_was(kit: Clo
     assert done.seconds_of() < 600, "the hours count for no limit"
 
 
-def test_who_is_early_waits_again_and_a_provider_that_lies_is_asked_ever_less(kit: ClockKit) -> None:
+def test_an_early_retry_waits_again_until_a_person_is_asked(kit: ClockKit) -> None:
     server = Tired(MENDS)
     with server.running() as address:
         kit.model("house", base_url=address, model="tiny")
@@ -168,7 +168,7 @@ def program(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["insisting", "acp", "command"])
-def test_a_program_that_met_a_quota_begins_anew_and_has_used_up_no_attempt(kit: ClockKit, kind: str) -> None:
+def test_a_program_without_quota_restarts_in_the_same_attempt(kit: ClockKit, kind: str) -> None:
     server = Worn([says("go on")] * 60)
     with server.running() as address:
         kit.model("house", base_url=address, model="tiny", price=0)

@@ -92,13 +92,13 @@ def test_a_change_that_no_check_read_is_not_green(
     assert (allowed.code, allowed.document["status"]) == (0, "promoted"), allowed
 
 
-def test_what_is_no_code_need_not_be_read(cli: Cli, tmp_path: Path) -> None:
+def test_files_other_than_code_need_not_be_read(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
     promoted = change(cli, repo, UNITTEST, "README.md", "notes.txt")
     assert (promoted.code, promoted.document["unread"]) == (0, []), promoted
 
 
-def test_new_code_counts_and_code_that_goes_does_not(cli: Cli, tmp_path: Path) -> None:
+def test_unread_new_code_needs_a_person_and_deleted_code_does_not(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
     added = cli.say("run", "m", "--agent", "command:cp calc.py new.py", "--only-check", UNITTEST, cwd=repo)
     assert (added.code, added.reasons, added.document["unread"]) == (3, {"change_unread"}, ["new.py"])
@@ -114,7 +114,7 @@ def test_tests_that_ran_do_not_make_up_for_code_that_did_not(cli: Cli, tmp_path:
     assert (waiting.code, waiting.reasons, waiting.document["unread"]) == (3, {"change_unread"}, ["spare.py"])
 
 
-def test_people_and_logs_are_told(cli: Cli, tmp_path: Path) -> None:
+def test_unread_files_are_shown_and_logged(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
     partly = change(cli, repo, UNITTEST, "calc.py", "spare.py")
     mission = partly.document["mission"]
@@ -200,7 +200,7 @@ def test_data_and_prose_that_a_check_opens_are_not(cli: Cli, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "path", ["docs/conf.py", pytest.param("benchmarks/speed.py", marks=pytest.mark.soak), "eslint.config.js"]
 )
-def test_code_apart_from_what_checks_run_is_named_and_asks_nobody(cli: Cli, tmp_path: Path, path: str) -> None:
+def test_code_apart_from_checked_code_is_reported_without_a_question(cli: Cli, tmp_path: Path, path: str) -> None:
     repo = repository(tmp_path / "repo", PYTHON | {path: "x = 1\n"})
     promoted = change(cli, repo, UNITTEST, path)
     assert (promoted.code, promoted.document["unread"]) == (0, [path]), promoted
@@ -224,7 +224,7 @@ def test_code_apart_from_what_checks_run_is_named_and_asks_nobody(cli: Cli, tmp_
 SELF_TEST = "if __name__ == '__main__':\n    import sys\n\n    sys.exit(add(2, 1) != 3)\n"
 
 
-def test_code_that_a_check_names_is_judged_as_it_is(cli: Cli, tmp_path: Path) -> None:
+def test_code_named_in_a_check_is_judged_as_changed(cli: Cli, tmp_path: Path) -> None:
     """The base's broken file does not replace it."""
     fixed = f"def add(a, b):\n    return a + b\n\n\n{SELF_TEST}"
     compiled = repository(tmp_path / "compiled", {"calc.py": fixed.replace("a + b", "a +* b")})

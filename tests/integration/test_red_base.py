@@ -32,7 +32,7 @@ def repo(tmp_path: Path) -> Path:
     return repository(tmp_path / "repo", RED)
 
 
-def test_stop_ends_it_before_the_agent(cli: Cli, repo: Path) -> None:
+def test_red_base_stop_ends_the_mission_before_the_agent_starts(cli: Cli, repo: Path) -> None:
     result = cli.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "stop", cwd=repo)
     assert (result.code, result.document["status"], result.reasons) == (1, "failed", {"base_red"}), result
     state = cli.state(result)
@@ -40,7 +40,7 @@ def test_stop_ends_it_before_the_agent(cli: Cli, repo: Path) -> None:
     assert "python3 -m unittest -q" in result.document["reasons"][0]["message"]
 
 
-def test_ask_waits_for_a_person_and_goes_on_as_they_say(cli: Cli, repo: Path) -> None:
+def test_red_base_ask_waits_for_a_person_and_follows_the_answer(cli: Cli, repo: Path) -> None:
     result = cli.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
     assert (result.code, result.document["status"], result.reasons) == (3, "waiting", {"base_red"}), result
     assert cli.state(result).attempts == []
@@ -63,7 +63,7 @@ def test_ask_waits_for_a_person_and_goes_on_as_they_say(cli: Cli, repo: Path) ->
 
 
 @pytest.mark.parametrize("aim", ["go", "acceptance", "green"])
-def test_what_is_meant_asks_nobody(cli: Cli, tmp_path: Path, aim: str) -> None:
+def test_an_expected_base_result_asks_no_question(cli: Cli, tmp_path: Path, aim: str) -> None:
     files = {**RED, "calc.py": RED["calc.py"].replace("-", "+")} if aim == "green" else RED
     repo = repository(tmp_path / "repo", files)
     (tmp_path / "accept.py").write_text(RED["test_calc.py"])
@@ -105,7 +105,7 @@ def base_reused(cli: Cli, mission: str, cwd: Path) -> bool:
     return bool(base["reused"])
 
 
-def test_what_was_promoted_is_judged_already_as_the_next_ones_base(cli: Cli, tmp_path: Path) -> None:
+def test_the_verdict_of_a_promoted_tree_is_reused_for_the_next_base(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {**RED, "calc.py": RED["calc.py"].replace("-", "+")})
     (tmp_path / "accept.py").write_text(RED["test_calc.py"])
     accept = ("--check-file", f"{tmp_path}/accept.py:test_accept.py")

@@ -145,7 +145,7 @@ def names(cli: Cli, repo: Path, promoted: str, waiting: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("there", "here"), LOOKS, ids=lambda words: " ".join(words))
-def test_a_command_says_there_what_it_says_here(
+def test_a_remote_command_prints_the_same_json_as_the_local_command(
     cli: Cli, repo: Path, remote: Remote, names: dict[str, str], there: tuple[str, ...], here: tuple[str, ...]
 ) -> None:
     local = cli.say(*words_of(here or there, names), cwd=repo)
@@ -168,7 +168,7 @@ def test_a_command_says_there_what_it_says_here(
     ],
     ids=lambda words: " ".join(words),
 )
-def test_a_person_reads_there_what_they_read_here(
+def test_a_remote_command_prints_the_same_text_as_the_local_command(
     cli: Cli, repo: Path, remote: Remote, names: dict[str, str], words: tuple[str, ...]
 ) -> None:
     result = words_of(words, names)
@@ -245,7 +245,7 @@ CHANGES = (
 )
 
 
-def test_a_command_does_there_what_it_does_here(
+def test_a_remote_command_has_the_same_effect_as_the_local_command(
     cli: Cli, repo: Path, remote: Remote, names: dict[str, str], waiting: str
 ) -> None:
     agent = shell("sed -i s/a/b/ f.txt; touch conftest.py")
@@ -278,7 +278,7 @@ def test_alerts_are_those_that_the_server_watches_for(cli: Cli, repo: Path, remo
     assert remote.say("alerts", "--prometheus").error["code"] == "option_local"
 
 
-def test_a_trial_notice_is_sent_by_the_server_and_fails_there_as_here(
+def test_a_test_notice_sent_by_the_server_fails_as_the_local_notice(
     cli: Cli, repo: Path, served: Served, remote: Remote
 ) -> None:
     # The server has no such page: the notice fails at once, and for good.

@@ -58,7 +58,7 @@ def test_a_mission_is_started_and_followed_to_its_end(cli: Cli, remote: Remote) 
     assert (more.code, more.document["status"]) == (1, "failed")
 
 
-def test_a_key_starts_one_mission(remote: Remote) -> None:
+def test_an_idempotency_key_starts_a_single_mission(remote: Remote) -> None:
     words = ("run", "mend it", "--agent", "command:true", *CHECKED, "--detach", "--idempotency-key", "one")
     first, second = remote.say(*words), remote.say(*words)
     assert first.document["mission"] == second.document["mission"]
@@ -84,13 +84,15 @@ def test_a_key_starts_one_mission(remote: Remote) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )
-def test_what_a_server_does_not_do_is_wrong_usage(remote: Remote, words: tuple[str, ...], code: str) -> None:
+def test_unsupported_remote_commands_and_options_are_a_usage_error(
+    remote: Remote, words: tuple[str, ...], code: str
+) -> None:
     result = remote.say(*words)
     assert (result.code, result.stdout, result.error["code"]) == (2, "", code)
     assert result.error["hint"]
 
 
-def test_what_is_said_elsewhere_can_be_kept_in_files(cli: Cli, remote: Remote) -> None:
+def test_remote_output_can_be_saved_to_files(cli: Cli, remote: Remote) -> None:
     place = cli.place
     for words in (("audit", "export", "--all"), ("mission", "report", "last")):
         path = place / f"{words[0]}.out"
@@ -122,7 +124,7 @@ def test_a_watched_mission_is_followed_over_a_restart_of_its_server(tmp_path: Pa
     assert watched.lines() == followed.lines() == told  # no line is missing or repeated
 
 
-def test_who_stops_following_is_told_how_to_go_on(tmp_path: Path) -> None:
+def test_interrupting_a_remote_watch_shows_how_to_continue(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     with StateReader.open(environ=cli.environ, cwd=tmp_path) as reader:
         (mission,) = record_missions(reader, 1)

@@ -52,7 +52,7 @@ def kit(tmp_path: Path) -> MessageKit:
     return MessageKit(tmp_path)
 
 
-def test_who_never_gets_its_message_right_is_judged_by_its_work_and_the_log_has_each_repair(
+def test_an_agent_with_malformed_messages_only_is_judged_by_its_work(
     kit: MessageKit,
 ) -> None:
     command = json.dumps(["python3", "-I", "-c", inspect.getsource(_fake_agent), "claude", "garble-always"])
@@ -67,7 +67,7 @@ def test_who_never_gets_its_message_right_is_judged_by_its_work_and_the_log_has_
     assert all("asked again for its message" in describe(step) for step in asked)
 
 
-def test_who_cannot_be_asked_again_hears_of_it_with_its_next_attempt(kit: MessageKit) -> None:
+def test_a_malformed_message_without_repair_is_reported_to_the_next_attempt(kit: MessageKit) -> None:
     state = kit.shell(GARBLES, attempts=2, only_checks=("ls | grep -q sai",))
     assert [attempt.status for attempt in state.attempts] == ["refused", "succeeded"], state.reasons
     (finding,) = kit.said(state)["payload"]["findings"]
@@ -76,7 +76,7 @@ def test_who_cannot_be_asked_again_hears_of_it_with_its_next_attempt(kit: Messag
 
 
 @pytest.mark.parametrize(("attempts", "told"), [(2, ["mind the f"]), (1, None)])
-def test_a_message_for_the_next_attempt_makes_one_or_is_told_as_undelivered(
+def test_a_message_for_the_next_attempt_starts_an_attempt_or_is_undelivered(
     kit: MessageKit, attempts: int, told: list[str] | None
 ) -> None:
     """Both first attempts are good: if another is left, the agent gets the message before anything is promoted."""

@@ -128,7 +128,7 @@ def test_each_kept_reply_is_asked_for_once(tmp_path: Path, kind: str) -> None:
         kit.at_rest()
 
 
-def test_what_goes_another_way_goes_live_and_says_so(tmp_path: Path) -> None:
+def test_a_diverging_replay_continues_live_and_is_logged(tmp_path: Path) -> None:
     model = ModelServer(REPLIES)
     with nothing_survives(), model.running() as address:
         kit = TalkKit(tmp_path, [(model, address)], kind="cli", act="talk-clock")
@@ -154,7 +154,7 @@ def model_of(site: Site) -> str:
 
 
 @pytest.mark.parametrize("ended", ["cancel", "discard"])
-def test_a_mission_that_nobody_goes_on_with_is_charged_what_its_calls_cost(tmp_path: Path, ended: str) -> None:
+def test_an_abandoned_mission_is_charged_the_cost_of_its_calls(tmp_path: Path, ended: str) -> None:
     """The worker died between a reply and its booking: once the mission is ended, nothing stays reserved."""
     model = ModelServer(REPLIES)
     with nothing_survives(), model.running() as address:
@@ -189,7 +189,7 @@ class HeldServer(ModelServer):
 
 
 @pytest.mark.parametrize("end", ["the sandbox is killed", "a person cancels and resumes it"])
-def test_what_was_broken_off_goes_on_and_pays_for_no_reply_again(tmp_path: Path, end: str) -> None:
+def test_an_interrupted_mission_resumes_without_paying_twice_for_a_reply(tmp_path: Path, end: str) -> None:
     model = HeldServer()
     with nothing_survives(), model.running() as address:
         kit = TalkKit(tmp_path, [(model, address)], kind="cli", act="talk")

@@ -81,7 +81,7 @@ class TestEnds:
         assert check in {each["id"] for each in report["evidence"]}
         git(place.repository, "branch", "-D", "chargehand/mend")
 
-    def test_the_commands_that_undo_what_was_applied_do_so(self, place: Place) -> None:
+    def test_the_undo_commands_of_an_applied_mission_work(self, place: Place) -> None:
         place.cli.run(place.repository, "--apply")
         assert (place.repository / "f.txt").read_text() != "aaa\n"
         back, revert = place.report()["undo"]["commands"]
@@ -108,7 +108,7 @@ class TestEnds:
         assert (report["promoted"], report["undo"]["commands"]) == (None, [])
         assert "nothing was promoted" in text
 
-    def test_what_was_set_back(self, place: Place) -> None:
+    def test_reverted_paths_are_reported(self, place: Place) -> None:
         agent = shell("sed -i s/a/b/ f.txt; rm g.txt")
         place.cli.run(place.repository, "--forbid", "g.txt", "--partial", agent=agent)
         assert place.report()["attempts"][0]["reverted"] == [{"path": "g.txt", "rule": "area_forbidden"}]
@@ -131,7 +131,7 @@ class TestEnds:
         assert report["judged_again"][0]["tree"] == report["promoted"]["tree"]
         assert f"`` {reason} ``" in place.markdown() or f"``{reason}``" in place.markdown()
 
-    def test_one_that_nobody_has_begun(self, place: Place) -> None:
+    def test_the_report_of_a_cancelled_detached_mission_is_final(self, place: Place) -> None:
         result = place.cli.run(place.repository, "--detach")
         mission = result.document["mission"]
         try:

@@ -86,7 +86,7 @@ def test_a_file_that_was_taken_back_is_not_promoted(kit: MissionKit, stop: str) 
     assert len(state.attempts) == 1
 
 
-def test_a_tree_that_fails_without_what_was_taken_back_is_refused(kit: MissionKit) -> None:
+def test_a_restored_tree_that_fails_its_checks_is_refused(kit: MissionKit) -> None:
     state = kit.run(CHANGE, break_at=("promote",), attempts=3)
     restore(kit, state, "calc/core.py")
     state = resume(kit, state)
@@ -98,7 +98,7 @@ def test_a_tree_that_fails_without_what_was_taken_back_is_refused(kit: MissionKi
     assert (len(state.attempts), state.export) == (1, None)
 
 
-def test_nothing_is_promoted_where_all_was_taken_back(kit: MissionKit) -> None:
+def test_a_fully_restored_tree_is_refused_as_unchanged(kit: MissionKit) -> None:
     state = kit.run(CHANGE, break_at=("promote",))
     restore(kit, state)
     state = resume(kit, state)
@@ -106,7 +106,7 @@ def test_nothing_is_promoted_where_all_was_taken_back(kit: MissionKit) -> None:
     assert "a person took back the whole change" in state.reasons[0].message
 
 
-def test_what_was_taken_back_and_put_there_again_is_promoted(kit: MissionKit) -> None:
+def test_a_restore_that_was_undone_is_promoted(kit: MissionKit) -> None:
     state = kit.run(CHANGE, break_at=("promote",))
     judged = state.checkpoints[-1]
     restore(kit, state, "unwanted.txt")
@@ -124,7 +124,7 @@ def test_what_was_taken_back_and_put_there_again_is_promoted(kit: MissionKit) ->
     assert (done.status, done.tree) == ("promoted", judged.tree)
 
 
-def test_an_agent_that_does_again_what_was_taken_back_needs_a_person(kit: MissionKit) -> None:
+def test_repeating_a_rejected_change_needs_a_person(kit: MissionKit) -> None:
     state = kit.run(CHANGE, break_at=("promote",))
     restore(kit, state, "unwanted.txt")
     app = kit.app()
@@ -149,7 +149,7 @@ def test_an_agent_that_does_again_what_was_taken_back_needs_a_person(kit: Missio
     assert kit.promote(state.id).status == "promoted"
 
 
-def test_what_is_taken_back_after_a_blocked_export_is_not_exported_later(kit: MissionKit) -> None:
+def test_a_change_restored_after_a_blocked_export_is_not_exported(kit: MissionKit) -> None:
     git(kit.repository, "branch", "chargehand")  # no branch can have a name below it
     state = kit.run(CHANGE)
     assert state.export is not None
@@ -163,7 +163,7 @@ def test_what_is_taken_back_after_a_blocked_export_is_not_exported_later(kit: Mi
     assert "unwanted" not in git(kit.repository, "log", "--all", "--format=", "--name-only")
 
 
-def test_a_branch_that_moved_gets_what_was_left(kit: MissionKit) -> None:
+def test_only_the_remaining_changes_are_applied_to_a_moved_branch(kit: MissionKit) -> None:
     state = kit.run(CHANGE, break_at=("promote",), apply=True)
     restore(kit, state, "unwanted.txt")
     (kit.repository / "README.md").write_text("moved\n")
@@ -175,7 +175,7 @@ def test_a_branch_that_moved_gets_what_was_left(kit: MissionKit) -> None:
     assert (kit.repository / "README.md").read_text() == "moved\n"
 
 
-def test_a_task_is_merged_without_what_was_taken_back_of_its_result(tmp_path: Path) -> None:
+def test_a_task_is_merged_without_its_rejected_changes(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     crew = Crew(tmp_path / "place", repository(tmp_path / "repo"))
     both = shell("echo wanted > sub/a.txt; echo unwanted > sub/no.txt")

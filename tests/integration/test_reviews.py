@@ -108,7 +108,7 @@ def test_a_developer_makes_the_test_of_a_tester_pass(crew: Crew) -> None:
     assert ends == {"test": "done", "code": "merged"}
 
 
-def test_notes_reach_those_they_are_for_and_nobody_else(crew: Crew) -> None:
+def test_notes_reach_only_their_recipients(crew: Crew) -> None:
     first = "pathlib.Path('a').touch()\n" + leaves({"everyone": "to-all", "c": "to-c", "security": "to-security"})
     keeps = "pathlib.Path({!r}).write_text(request)\n"
     mission = record(
@@ -142,7 +142,7 @@ def test_notes_reach_those_they_are_for_and_nobody_else(crew: Crew) -> None:
     assert notes["b"] == {("c", "of-the-reviewer")}
 
 
-def test_a_developer_cannot_weaken_the_test_that_it_was_given(crew: Crew) -> None:
+def test_a_developer_cannot_weaken_the_test_of_the_tester(crew: Crew) -> None:
     tester = writes("tests/test_triple.py", TRIPLE)
     weakens = f"pathlib.Path('calc.py').write_text({WRONG!r})\np = pathlib.Path('tests/test_triple.py')\n"
     weakens += "p.write_text(p.read_text().replace('        self.assertEqual(triple(0), 0)\\n', ''))\n"
@@ -155,7 +155,7 @@ def test_a_developer_cannot_weaken_the_test_that_it_was_given(crew: Crew) -> Non
     assert not crew.events(mission, TaskMerged)
 
 
-def test_a_test_that_nobody_is_to_make_pass_is_a_question(crew: Crew) -> None:
+def test_a_failing_test_without_a_developer_task_asks_a_person(crew: Crew) -> None:
     mission = record(
         crew,
         [task("test", writes("tests/test_triple.py", TRIPLE), role="tester"), task("other", writes("x.txt", "x"))],
@@ -192,7 +192,7 @@ def test_tests_that_conflict_are_never_dropped_unasked(crew: Crew, answer: str) 
         assert git(crew.repo, "show", f"{branch(crew, done)}:tests/test_triple.py") == TRIPLE.strip()
 
 
-def test_what_a_reviewer_objects_to_goes_back_and_is_merged_once_it_approves(crew: Crew) -> None:
+def test_a_rejected_result_is_returned_and_merged_once_approved(crew: Crew) -> None:
     """The reviewer wants a docstring; the developer adds it only on request."""
     wants = "Triple the number."
     told = GOOD.replace("    return 3", f'    """{wants}"""\n    return 3')
@@ -268,7 +268,7 @@ def test_a_test_beats_the_votes(crew: Crew) -> None:
     assert git(crew.repo, "show", f"{made}:tests/test_triple.py") == TRIPLE.strip()
 
 
-def test_a_team_tests_first_and_reviews_before_it_merges(crew: Crew) -> None:
+def test_a_team_tests_first_and_reviews_before_the_merge(crew: Crew) -> None:
     """The shipped team, with agents of the user's own in its roles."""
     teams = crew.place / "config/chargehand/teams"
     teams.mkdir(parents=True)
@@ -319,7 +319,7 @@ def test_a_team_tests_first_and_reviews_before_it_merges(crew: Crew) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_team_is_said_before_any_work(crew: Crew, content: str | None, message: str) -> None:
+def test_an_invalid_team_is_an_error_before_any_work(crew: Crew, content: str | None, message: str) -> None:
     teams = crew.place / "config/chargehand/teams"
     teams.mkdir(parents=True)
     if content is not None:
@@ -338,7 +338,7 @@ def test_what_is_wrong_with_a_team_is_said_before_any_work(crew: Crew, content: 
         assert not list(app.mission_reader.all())
 
 
-def test_a_reviewer_is_who_the_configuration_names_for_that_role(crew: Crew) -> None:
+def test_the_reviewer_is_the_agent_configured_for_the_role(crew: Crew) -> None:
     """The agent of the whole run must not review its own work."""
     file = crew.place / "config/chargehand/config.toml"
     file.parent.mkdir(parents=True)

@@ -47,7 +47,7 @@ def payloads(kit: NativeKit, mission: str, kind: type[Any]) -> list[Any]:
     return [decode(line.type, line.payload) for line in lines if line.type == kind.type and line.payload]
 
 
-def test_a_reviewer_reports_and_writes_nothing_however_it_tries(kit: NativeKit) -> None:
+def test_a_reviewer_reports_and_cannot_write(kit: NativeKit) -> None:
     tries = says(
         "",
         call("bash", command="echo x >> calc/core.py; touch new.py; git commit -m x --allow-empty; echo done"),
@@ -88,7 +88,7 @@ def _results(kit: NativeKit, mission: str) -> list[str]:
     ]
 
 
-def test_a_report_that_says_nothing_is_asked_for_again_then_refused(kit: NativeKit) -> None:
+def test_an_empty_report_is_requested_again_and_then_refused(kit: NativeKit) -> None:
     empty = [says("", call("finish", summary=" ", evidence=[]))]
     ended = run(kit, "reviewer", empty, empty, attempts=2)
     assert (ended.status, [reason.code for reason in ended.reasons]) == ("refused", ["report_empty"])
@@ -115,7 +115,7 @@ PASSES = HEAD + "    def test_nothing(self):\n        self.assertTrue(True)\n"
 UNLOADED = "from calc.core import triple\n" + FAILS
 
 
-def test_a_tester_is_told_what_is_missing_until_its_test_fails_on_the_base(tmp_path: Path) -> None:
+def test_a_tester_gets_feedback_until_its_test_fails_on_the_base(tmp_path: Path) -> None:
     kit = NativeKit(tmp_path, GREEN)
     path = "tests/test_more.py"
     away = call("bash", command=f"rm {path}")
@@ -137,7 +137,7 @@ def test_a_tester_is_told_what_is_missing_until_its_test_fails_on_the_base(tmp_p
     assert "cannot be collected" in heard[2]
 
 
-def test_a_tester_on_a_red_base_is_told_that_nobody_can_tell(kit: NativeKit) -> None:
+def test_new_tests_on_a_failing_base_are_refused_as_inconclusive(kit: NativeKit) -> None:
     ended = run(kit, "tester", [says("", new("tests/test_more.py", FAILS)), FINISH], attempts=1)
     assert (ended.status, ended.reasons[-1].code) == ("refused", "tests_untold")
 

@@ -75,7 +75,7 @@ def test_an_edited_map_and_a_dropped_role_count_from_the_next_task_on_in_a_worke
     assert third["role_chosen"]["digest"] != fourth["role_chosen"]["digest"]
 
 
-def test_a_report_is_a_result_with_nothing_to_promote(cli: Cli, repo: Path) -> None:
+def test_a_report_is_a_result_without_a_commit(cli: Cli, repo: Path) -> None:
     configure(cli)
     before = finish(cli.start("role", "list", cwd=repo)).document
     assert "reviewer" in [each["name"] for each in before["roles"]]

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.needs_bwrap
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_the_persons_branch_is_undone_by_a_new_commit_or_they_are_told_how(tmp_path: Path, moved: bool) -> None:
+def test_rollback_of_an_applied_mission_adds_a_commit_or_shows_the_command(tmp_path: Path, moved: bool) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     start = git(repo, "rev-parse", "HEAD^{tree}")
     result = cli.run(repo, "--apply")

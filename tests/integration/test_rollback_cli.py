@@ -75,7 +75,7 @@ def text(*words: str) -> bytes:
 
 
 @pytest.mark.usefixtures("here")
-def test_going_back_by_hunk_and_undoing_it(cli: Cli, repo: Path, refused: Completed) -> None:
+def test_restore_by_hunk_and_undo(cli: Cli, repo: Path, refused: Completed) -> None:
     mission = refused.document["mission"]
     first, reverted = cli.state(refused).checkpoints
     assert content(cli, refused, "f.txt") == TWENTY
@@ -118,7 +118,7 @@ def test_going_back_by_hunk_and_undoing_it(cli: Cli, repo: Path, refused: Comple
 
 
 @pytest.mark.usefixtures("here")
-def test_text_tells_the_plan(cli: Cli, refused: Completed) -> None:
+def test_text_output_shows_the_restore_plan(cli: Cli, refused: Completed) -> None:
     first = cli.state(refused).checkpoints[0].commit
     told = text("restore", refused.document["mission"], first, "--dry-run").decode()
     assert "Nothing was done" in told
@@ -164,7 +164,7 @@ def test_any_two_checkpoints_of_a_project_compare_and_apply_both_ways(
 
 
 @pytest.mark.usefixtures("here")
-def test_a_roll_back_is_shown_before_it_is_done(cli: Cli, tmp_path: Path) -> None:
+def test_the_rollback_preview_equals_its_effect(cli: Cli, tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo")
     promoted = cli.run(repo)
     mission = promoted.document["mission"]

@@ -19,7 +19,7 @@ CHANGE = (
 )
 
 
-def test_what_inspection_warns_of_is_in_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspection_warnings_are_in_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli = Cli(tmp_path / "person")
     result = cli.run(repository(tmp_path / "repo", LOCKED), agent=shell(CHANGE))
     assert result.document["status"] == "promoted", result

@@ -165,7 +165,7 @@ async def many(kind: str, place: Path, runs: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", TIERS)
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])])
-def test_runs_leave_nothing(tmp_path: Path, kind: str, long: bool) -> None:
+def test_runs_leave_no_process_mount_or_file(tmp_path: Path, kind: str, long: bool) -> None:
     mounted, started = mounts(), below(os.getpid())
     runs, began = LONG if long else SAMPLE[kind], time.monotonic()
     held = asyncio.run(many(kind, tmp_path, runs))
@@ -178,7 +178,7 @@ def test_runs_leave_nothing(tmp_path: Path, kind: str, long: bool) -> None:
     print(f"{kind}: {runs} runs in {time.monotonic() - began:.0f} s; resident KiB {held}")
 
 
-async def test_what_is_left_would_be_seen(tmp_path: Path) -> None:
+async def test_leftovers_are_detected(tmp_path: Path) -> None:
     """A leftover process, descriptor or file is reported."""
     floor = Floor(tmp_path)
     before = floor.seen()

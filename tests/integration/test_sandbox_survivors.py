@@ -144,13 +144,13 @@ def nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytes
     assert list(temporary.iterdir()) == []
 
 
-async def test_an_attempt_with_hung_grandchildren_leaves_nothing(tmp_path: Path) -> None:
+async def test_attempts_with_hung_grandchildren_leave_no_process(tmp_path: Path) -> None:
     await attempts(tmp_path, 60)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-async def test_a_thousand_attempts_leave_nothing(tmp_path: Path) -> None:
+async def test_a_thousand_attempts_leave_no_process(tmp_path: Path) -> None:
     await attempts(tmp_path, 1000)
 
 
@@ -250,7 +250,7 @@ async def test_killed_from_outside(tmp_path: Path, victim: str, frozen: bool) ->
             await again.close()
 
 
-async def test_a_launcher_that_stands_still_is_replaced_at_once(tmp_path: Path) -> None:
+async def test_a_stopped_launcher_is_replaced_at_once(tmp_path: Path) -> None:
     # Well before a sandbox that does not answer is given up: callers have a time limit too.
     async with asyncio.timeout(0.8 * START_SECONDS):
         await replace_stopped_launchers(tmp_path)
@@ -335,7 +335,7 @@ async def test_an_owner_killed_with_9_whose_sandbox_ends_before_the_launcher_loo
         gone(lambda: [name for name in cgroups() if f"-{owner.pid}-" in name])
 
 
-async def test_opening_in_vain_leaves_nothing(tmp_path: Path) -> None:
+async def test_failed_or_cancelled_opens_leak_no_process_or_descriptor(tmp_path: Path) -> None:
     """A workspace that cannot be mounted, a request that is too large, cancellation at every moment."""
     descriptors = None
     with place(tmp_path / "place") as spec:

@@ -39,7 +39,7 @@ def test_everything_of_an_earlier_version_is_listed_shown_and_verified(saved: Pa
 
 
 @pytest.mark.needs_bwrap
-def test_what_waited_in_an_earlier_version_goes_on(saved: Path) -> None:
+def test_waiting_missions_of_an_earlier_version_resume(saved: Path) -> None:
     promoted = ask("mission", "promote", WAITING, "--reason", "read it")
     assert promoted["status"] == "promoted"
     assert git(saved / "shop", "show", f"{promoted['branch']}:shop/w3.py") == "W"

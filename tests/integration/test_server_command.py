@@ -32,7 +32,7 @@ def roles(cli: Cli) -> list[str]:
         return [member.role for member in app.workers.members()]
 
 
-def test_up_runs_a_worker_and_ends_it_with_itself(tmp_path: Path) -> None:
+def test_up_runs_a_worker_that_ends_with_the_server(tmp_path: Path) -> None:
     # The test must not depend on how full this machine is.
     cli = Cli(tmp_path, CHARGEHAND_ALERTS_DISK_PERCENT="1", CHARGEHAND_ALERTS_MEMORY_PERCENT="1")
     process = cli.start("up", "--port", "0", cwd=repository(tmp_path / "repo"))
@@ -121,7 +121,7 @@ def break_worker(cli: Cli) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
-def test_a_start_that_fails_says_why_once_and_leaves_nothing(
+def test_a_failed_start_reports_a_single_error_and_leaves_no_process(
     tmp_path: Path, break_it: Callable[[Cli], None], words: tuple[str, ...], code: str, exit_code: int
 ) -> None:
     cli = Cli(tmp_path)

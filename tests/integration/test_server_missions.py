@@ -107,7 +107,7 @@ def settled(client: httpx.Client, mission: str) -> dict[str, Any]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_route_answers_what_its_command_prints(
+def test_a_route_returns_the_same_document_as_its_command(
     cli: Cli, repo: Path, client: httpx.Client, promoted: str, words: tuple[str, ...], path: str
 ) -> None:
     project = client.get(f"{API}/projects").json()["projects"][0]["id"]
@@ -134,7 +134,7 @@ def test_the_log_is_the_commands_log(cli: Cli, repo: Path, client: httpx.Client,
     assert page["last_seq"] == lines[-1]["seq"]
 
 
-def test_every_document_is_what_the_schema_says(client: httpx.Client, promoted: str, waiting: str) -> None:
+def test_every_document_matches_its_schema(client: httpx.Client, promoted: str, waiting: str) -> None:
     document = openapi_document()
     checked = 0
     for route in ROUTES:
@@ -163,7 +163,7 @@ def thinned(document: Any) -> Any:
     return document[:: max(1, len(document) // 50)] if isinstance(document, list) else document
 
 
-def test_what_a_client_has_already_is_not_sent_again(client: httpx.Client, promoted: str) -> None:
+def test_an_unchanged_document_is_a_304(client: httpx.Client, promoted: str) -> None:
     first = client.get(f"{API}/missions/{promoted}")
     again = client.get(f"{API}/missions/{promoted}", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -179,7 +179,7 @@ def test_a_file_is_compared(client: httpx.Client, promoted: str) -> None:
     assert missing.status_code == 404
 
 
-def test_a_review_names_what_a_restore_takes_back(cli: Cli, repo: Path, client: httpx.Client) -> None:
+def test_the_hunks_of_a_review_can_be_restored(cli: Cli, repo: Path, client: httpx.Client) -> None:
     edit = shell("sed -i s/aaa/bbb/ f.txt; sed -i s/ggg/xxx/ g.txt; touch conftest.py")
     mission = cli.run(repo, agent=edit).document["mission"]
     review = client.get(f"{API}/missions/{mission}/review").json()
@@ -264,7 +264,7 @@ def test_a_running_mission_is_paused_resumed_and_cancelled(client: httpx.Client)
 # --- the feed
 
 
-def test_the_feed_has_every_line_once_and_goes_on_where_it_was(
+def test_the_event_feed_is_complete_and_resumes_from_a_position(
     served: Served, client: httpx.Client, promoted: str
 ) -> None:
     with served.reader() as reader:
@@ -280,7 +280,7 @@ def test_the_feed_has_every_line_once_and_goes_on_where_it_was(
     assert [data["id"] for _, data in rest] == [place for place, _, _ in expected if place > middle]
 
 
-def test_a_position_of_another_log_is_told(client: httpx.Client) -> None:
+def test_an_unknown_feed_position_gets_a_reset(client: httpx.Client) -> None:
     (event, data), *_ = frames(client, "/events?after=1000000", 1)
     assert event == "reset"
     assert data["position"] == data["id"] < 1_000_000
@@ -291,7 +291,7 @@ def test_openapi_is_served_and_is_json(served: Served) -> None:
     assert answer.json() == msgspec.json.decode(msgspec.json.encode(openapi_document()))
 
 
-def test_metrics_are_what_the_store_says(served: Served, client: httpx.Client, promoted: str) -> None:
+def test_metrics_match_the_store(served: Served, client: httpx.Client, promoted: str) -> None:
     assert served.stranger().get("/metrics").status_code == 401
     client.get(f"{API}/missions")
     families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}

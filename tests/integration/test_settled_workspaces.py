@@ -32,7 +32,7 @@ def working(kit: CrashKit) -> App:
     return App.open(environ=kit.environ, cwd=kit.place, role="worker")
 
 
-def test_what_is_cancelled_while_nobody_works_on_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_mission_cancelled_without_a_worker_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     kit = CrashKit(tmp_path)
     site = kit.site(SCENES["second try"])
     with nothing_survives():
@@ -53,7 +53,7 @@ def test_what_is_cancelled_while_nobody_works_on_it_goes_on_from_its_checkpoint(
     assert (state.status, state.checkpoints[: len(kept)]) == ("promoted", kept)
 
 
-def test_who_was_told_to_end_and_died_of_it_is_settled_by_who_told_it(tmp_path: Path) -> None:
+def test_a_cancel_is_completed_even_if_the_worker_dies_of_it(tmp_path: Path) -> None:
     kit = CrashKit(tmp_path)
     site = kit.site(SLEEPS)
     with nothing_survives():
@@ -69,7 +69,7 @@ def test_who_was_told_to_end_and_died_of_it_is_settled_by_who_told_it(tmp_path: 
 
 
 @pytest.mark.parametrize("end", [cancel_mission, discard_mission])
-def test_what_waits_for_an_answer_leaves_nothing_once_it_is_ended(
+def test_a_waiting_mission_leaves_no_workspace_once_ended(
     crew: Steered, end: Callable[[App, str], MissionState]
 ) -> None:
     mission = crew.record([asking("ways")])

@@ -116,7 +116,7 @@ def test_setup_and_tests_of_a_project(tmp_path: Path, tier: str, files: dict[str
 @pytest.mark.soak
 @pytest.mark.needs_bwrap
 @pytest.mark.timeout(600)
-def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
+def test_a_maven_project_needs_no_configuration(tmp_path: Path) -> None:
     if not shutil.which("mvn"):
         pytest.skip("maven is not installed")
     cli = person(tmp_path / "person")
@@ -144,7 +144,7 @@ def test_a_maven_project_needs_to_be_told_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.needs_bwrap
 @pytest.mark.timeout(600)
-def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None:
+def test_contradictory_requirements_are_replaced_by_a_working_setup(tmp_path: Path) -> None:
     cli = person(tmp_path / "person")
     # The tests of detection cover the other candidates between these two.
     files = {name: text for name, text in PYTHON.items() if name not in ("chargehand.toml", "pyproject.toml")}
@@ -174,7 +174,7 @@ def test_what_contradicts_itself_gives_way_to_what_works(tmp_path: Path) -> None
 @pytest.mark.soak
 @pytest.mark.needs_bwrap
 @pytest.mark.timeout(600)
-def test_what_leaves_out_the_runner_gives_way_to_what_has_it(tmp_path: Path) -> None:
+def test_a_setup_without_the_test_runner_is_replaced_by_a_setup_with_it(tmp_path: Path) -> None:
     cli = person(tmp_path / "person")
     files = {
         "pyproject.toml": "[project]\nname = 'calc'\nversion = '1'\nrequires-python = '>=3.11'\n",
@@ -198,7 +198,7 @@ def test_what_leaves_out_the_runner_gives_way_to_what_has_it(tmp_path: Path) -> 
 @pytest.mark.soak
 @pytest.mark.needs_bwrap
 @pytest.mark.timeout(600)
-def test_a_later_setup_that_gets_no_further_replaces_no_earlier_one(tmp_path: Path) -> None:
+def test_checks_blocked_by_an_unknown_package_ask_for_a_setup_command(tmp_path: Path) -> None:
     cli = person(tmp_path / "person")
     files = {
         "setup.py": "from setuptools import setup\nsetup(name='calc', py_modules=['calc'])\n",

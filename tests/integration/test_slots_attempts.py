@@ -104,7 +104,7 @@ async def test_the_sixth_attempt_waits_with_a_reason_and_starts_by_itself(tmp_pa
         assert one.mission_reader.state(ended).status == "cancelled"
 
 
-async def test_one_that_is_cancelled_or_paused_in_line_is_passed_over(tmp_path: Path) -> None:
+async def test_cancelled_or_paused_missions_in_the_queue_are_skipped(tmp_path: Path) -> None:
     kit = MissionKit(tmp_path)
     kit.environ["CHARGEHAND_ENGINE_ATTEMPTS_AT_ONCE"] = "1"
     async with Gang(kit) as gang:

@@ -86,12 +86,12 @@ def test_a_test_that_went_soft_waits_with_the_fault(cli: Cli, tmp_path: Path, ho
 
 
 @pytest.mark.parametrize("how", sampled(HONEST, 3))
-def test_a_test_that_means_what_it_did_asks_nobody(cli: Cli, tmp_path: Path, how: str) -> None:
+def test_a_test_of_equal_strength_needs_no_approval(cli: Cli, tmp_path: Path, how: str) -> None:
     result = rewrite(cli, tmp_path, PYTHON, "python3 -m unittest -q", test_calc__py=HONEST[how])
     assert (result.code, result.document["status"]) == (0, "promoted"), result.document["reasons"]
 
 
-def test_by_tokens_where_there_is_no_parser(cli: Cli, tmp_path: Path) -> None:
+def test_faults_are_injected_by_tokens_without_a_parser(cli: Cli, tmp_path: Path) -> None:
     soft = NODE["calc.test.js"].replace("add(2, 1), 3", "add(2, 1), add(2, 1)")
     (message,) = weakened(rewrite(cli, tmp_path, NODE, "npm test", calc__test__js=soft))
     assert "calc.js:1: 'exports.add = (a, b) => a - b;' in place of 'exports.add = (a, b) => a + b;'" in message
@@ -110,7 +110,7 @@ SLOW = "python3 -c 'import time; time.sleep(1)' && python3 -m unittest -q"
     ],
     ids=["a line gone", "an early end", "added", "not wanted"],
 )
-def test_what_cannot_be_measured_in_time_is_said(
+def test_a_test_not_measured_in_time_is_reported(
     cli: Cli, tmp_path: Path, changed: str, seconds: str, status: str
 ) -> None:
     repo = repository(tmp_path / "repo", PYTHON)
@@ -121,7 +121,7 @@ def test_what_cannot_be_measured_in_time_is_said(
     assert "tests_unmeasured" in cli.say("mission", "show", result.document["mission"], cwd=repo).stdout
 
 
-def test_code_that_no_fault_can_be_put_into_is_told(cli: Cli, tmp_path: Path) -> None:
+def test_code_without_possible_faults_is_reported(cli: Cli, tmp_path: Path) -> None:
     files = PYTHON | {"calc.py": CALC + "\n# " + "long " * 50_000}
     changed = TESTS.replace(ADD, "self.assertEqual(add(2, 1), 1 + 2)")
     result = rewrite(cli, tmp_path, files, "python3 -m unittest -q", test_calc__py=changed)
@@ -152,7 +152,7 @@ def test_tests_inside_the_code_are_measured_too(cli: Cli, tmp_path: Path) -> Non
 
 @HAS_CARGO
 @pytest.mark.parametrize("how", ["another form", "one more"])
-def test_tests_inside_the_code_that_mean_what_they_did_ask_nobody(cli: Cli, tmp_path: Path, how: str) -> None:
+def test_inline_tests_of_equal_strength_need_no_approval(cli: Cli, tmp_path: Path, how: str) -> None:
     form = "let sum = add(2, 1);\n        assert_eq!(sum, 3)"
     new = form if how == "another form" else f"{INNER};\n        assert_eq!(add(0, 0), 0)"
     done = rewrite(cli, tmp_path, RUST, "cargo test", **{"src/lib__rs": RUST["src/lib.rs"].replace(INNER, new)})
@@ -190,7 +190,7 @@ def test_data_of_tests_that_says_less_waits_with_the_fault(cli: Cli, tmp_path: P
 
 
 @pytest.mark.parametrize("path", ["tests/cases__json", "tests/notes__txt"])
-def test_data_that_says_more_or_is_not_read_asks_nobody(cli: Cli, tmp_path: Path, path: str) -> None:
+def test_stronger_or_unread_test_data_needs_no_approval(cli: Cli, tmp_path: Path, path: str) -> None:
     changed = json.dumps([[2, 3, 6], [11, 2, 17], [0, 1, 0]]) if "json" in path else "Prices as of tomorrow.\n"
     done = rewrite(cli, tmp_path, CASES, "python3 -m unittest -q", **{path: changed})
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]
@@ -236,6 +236,8 @@ def test_goldens_and_helpers_elsewhere_are_not_rewritten_by_themselves(cli: Cli,
     ],
     ids=["the code", "one more case", "one more helper"],
 )
-def test_goldens_and_helpers_that_say_as_much_ask_nobody(cli: Cli, tmp_path: Path, change: dict[str, str]) -> None:
+def test_golden_files_and_helpers_of_equal_strength_need_no_approval(
+    cli: Cli, tmp_path: Path, change: dict[str, str]
+) -> None:
     done = rewrite(cli, tmp_path, GOLDEN, "python3 -m unittest -q", **change)
     assert (done.code, done.document["status"]) == (0, "promoted"), done.document["reasons"]

@@ -88,7 +88,7 @@ def asking(name: str, **more: Any) -> dict[str, Any]:
     return {"id": name, "text": f"Find the way of {name}", "agent": "native", "models": ["asks"], **more}
 
 
-def test_an_answer_to_the_coordinator_reaches_the_one_task_that_asks(crew: Steered) -> None:
+def test_an_answer_to_the_coordinator_reaches_the_only_asking_task(crew: Steered) -> None:
     mission = crew.record([asking("ways"), task("a")])
     assert crew.work(mission).status == "waiting"
     child = crew.child(mission, "ways")
@@ -111,7 +111,7 @@ def test_an_answer_to_the_coordinator_reaches_the_one_task_that_asks(crew: Steer
     assert git(crew.repo, "show", f"{branch(crew, state)}:sub/way.txt") == "chosen"
 
 
-def test_where_several_tasks_ask_one_has_to_be_named(crew: Steered) -> None:
+def test_an_answer_needs_a_task_name_if_several_tasks_ask(crew: Steered) -> None:
     mission = crew.record([asking("one"), asking("two", after=["fails"]), asking("three"), task("fails")])
     crew.work(mission)
     error = crew.refused("several_tasks_wait", "mission", "answer", mission, "left")
@@ -125,7 +125,7 @@ def test_where_several_tasks_ask_one_has_to_be_named(crew: Steered) -> None:
     assert done["mission"] == children["two"]
 
 
-def test_of_two_answers_at_once_the_first_counts_whichever_way_it_came(crew: Steered) -> None:
+def test_only_the_first_of_concurrent_answers_counts(crew: Steered) -> None:
     mission = crew.record([asking("ways"), task("a")])
     crew.work(mission)
     child = crew.child(mission, "ways")
@@ -152,7 +152,7 @@ def test_of_two_answers_at_once_the_first_counts_whichever_way_it_came(crew: Ste
     assert crew.work(mission).status == "promoted"
 
 
-def test_the_coordinators_own_question_comes_first_and_a_task_chooses(crew: Steered) -> None:
+def test_coordinator_questions_come_first_unless_a_task_is_named(crew: Steered) -> None:
     mission = crew.record([task("bad", shell("exit 3")), task("worse", shell("exit 4")), asking("ways")])
     crew.work(mission)
     done = crew.say("mission", "answer", mission, "--task", "worse", "skip")
@@ -185,7 +185,7 @@ def test_promote_and_discard_decide_on_the_task_that_waits_for_an_approval(crew:
     assert "sub/d.txt" not in names
 
 
-def test_a_message_goes_to_the_coordinator_or_to_the_task_that_is_named(crew: Steered) -> None:
+def test_a_message_goes_to_the_coordinator_or_the_named_task(crew: Steered) -> None:
     mission = crew.record([asking("ways"), task("a")])
     crew.run("mission", "pause", mission)
     assert crew.say("mission", "send", mission, "for all")["delivery"] == "next_task"

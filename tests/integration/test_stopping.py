@@ -87,7 +87,7 @@ def resumed(kit: NativeKit, mission: str) -> MissionState:
 
 
 @pytest.mark.parametrize("name", STOPS)
-def test_a_program_that_was_stopped_resumes_from_what_it_had_written(tmp_path: Path, name: str) -> None:
+def test_a_stopped_program_resumes_from_its_written_files(tmp_path: Path, name: str) -> None:
     kit = NativeKit(tmp_path)
     stop, status = STOPS[name]
     state = asyncio.run(stopped(kit, stop, agent="command:sh -c '" + RESUMED + "'"))
@@ -102,7 +102,7 @@ def test_a_program_that_was_stopped_resumes_from_what_it_had_written(tmp_path: P
         assert depot.lookup(state.tree, "calc/kept.txt") is not None
 
 
-def test_an_agent_that_is_stopped_in_the_middle_of_an_act_loses_nothing(tmp_path: Path) -> None:
+def test_an_agent_stopped_during_an_action_keeps_its_files(tmp_path: Path) -> None:
     kit = NativeKit(tmp_path)
     act = call("bash", command="test -e /tmp/x || { echo half > done.txt; touch began; sleep 600; }", timeout=600)
     kit.model("scripted", scripted([says("", act), FINISH]))
@@ -111,7 +111,7 @@ def test_an_agent_that_is_stopped_in_the_middle_of_an_act_loses_nothing(tmp_path
         assert (state.status, kept(app, state.id)) == ("cancelled", "half\n")
 
 
-def test_what_a_dead_worker_left_is_kept_before_a_person_ends_its_mission(tmp_path: Path) -> None:
+def test_files_of_a_dead_worker_are_kept_when_its_mission_is_cancelled(tmp_path: Path) -> None:
     """The end of a mission whose worker died removes its workspace, but not the content."""
     kit = NativeKit(tmp_path)
 

@@ -95,7 +95,7 @@ def test_an_honest_fix_lands_unasked(
     assert (result.code, result.document["status"]) == (0, "promoted"), result
 
 
-def test_what_runs_later_is_shown_and_waits(cli: Cli, tmp_path: Path) -> None:
+def test_files_that_run_later_are_shown_and_need_approval(cli: Cli, tmp_path: Path) -> None:
     script = f"{FIX}; mkdir .githooks; echo evil > .githooks/post-checkout; echo evil > AGENTS.md"
     result = work(cli, tmp_path, MAKE, "make test", script)
     assert (result.code, result.document["status"], result.reasons) == (3, "waiting", {"runs_later"}), result

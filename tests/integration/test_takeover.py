@@ -74,7 +74,7 @@ def promoted_once(kit: CrashKit, site: Site) -> MissionState:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_told_to_end_lets_go(kit: CrashKit, number: int) -> None:
+def test_a_terminated_worker_releases_its_mission(kit: CrashKit, number: int) -> None:
     site = kit.site(HELD)
     worker = begun(kit, site)
     worker.send_signal(number)
@@ -117,7 +117,7 @@ def test_a_time_limit_does_not_start_again_with_another_worker(kit: CrashKit) ->
     assert noted[-1][1] <= 12.0 + GRACE_SECONDS
 
 
-def test_a_worker_that_stands_still_keeps_its_mission(kit: CrashKit) -> None:
+def test_a_stopped_worker_keeps_its_mission(kit: CrashKit) -> None:
     site = kit.site(HELD)
     worker = begun(kit, site)
     worker.send_signal(signal.SIGSTOP)

@@ -42,7 +42,7 @@ def returned(crew: Crew, mission: str) -> list[TaskReturned]:
         return [event for event in events if isinstance(event, TaskReturned)]
 
 
-def test_two_tasks_whose_own_checks_fail_together_are_not_both_merged(crew: Crew) -> None:
+def test_two_tasks_whose_checks_fail_together_are_not_both_merged(crew: Crew) -> None:
     tasks = [task(name, f"echo new > {name}.txt", "python3 own.py") for name in "ab"]
     mission = crew.record(tasks, READS, attempts=1)
     state = crew.work(mission)
@@ -60,7 +60,7 @@ def checked(crew: Crew, mission: str) -> list[tuple[str, frozenset[str]]]:
     ]
 
 
-def test_a_later_task_has_to_keep_the_checks_of_earlier_ones(crew: Crew) -> None:
+def test_a_later_task_must_pass_the_checks_of_earlier_tasks(crew: Crew) -> None:
     tasks = [
         task("a", "echo new > a.txt", "python3 has.py a new"),
         task("b", "echo old > a.txt; echo new > b.txt", "python3 has.py b new", after=["a"]),

@@ -36,7 +36,7 @@ def rolled_back(crew: Steered, mission: str, *words: str) -> dict[str, Any]:
     return crew.say("mission", "rollback", mission, *words)
 
 
-def test_a_task_is_taken_back_by_one_commit_on_the_exported_branch(crew: Steered) -> None:
+def test_a_task_is_rolled_back_by_a_commit_on_the_exported_branch(crew: Steered) -> None:
     mission = crew.record([task("a"), task("b"), task("c", shell("echo y > sub/h.txt"))])
     state = crew.work(mission)
     made = branch(crew, state)
@@ -71,7 +71,7 @@ def test_a_task_is_taken_back_by_one_commit_on_the_exported_branch(crew: Steered
     crew.refused("rolled_back", "mission", "rollback", mission)
 
 
-def test_what_is_built_on_a_task_is_named_and_goes_with_it_where_that_is_wanted(crew: Steered) -> None:
+def test_dependents_of_a_task_block_its_rollback_or_are_included(crew: Steered) -> None:
     """Built on it by the plan, across a task that had nothing to do, and by later changes to the same files."""
     lines = [task(f"l{n}", line(n), after=["first"], change=["sub/l.txt"]) for n in (1, 10, 20)]
     mission = crew.record(
@@ -108,7 +108,7 @@ def test_what_is_built_on_a_task_is_named_and_goes_with_it_where_that_is_wanted(
     assert not {"sub/a.txt", "sub/b.txt"} & tree(crew, made)
 
 
-def test_a_task_that_other_changes_stand_in_the_way_of_is_refused(crew: Steered) -> None:
+def test_rollback_of_a_task_that_conflicts_with_later_changes_is_refused(crew: Steered) -> None:
     """A file is gone, and a directory of its name has another task's file: no path is the same."""
     there = shell("mkdir sub/h.txt; echo x > sub/h.txt/x")
     tasks = [task("kept"), task("gone", shell("rm sub/h.txt")), task("there", there)]
@@ -129,7 +129,7 @@ def test_a_task_that_other_changes_stand_in_the_way_of_is_refused(crew: Steered)
     rolled_back(crew, mission, "--task", "gone")
 
 
-def test_what_is_not_green_without_a_task_keeps_it(crew: Steered) -> None:
+def test_rollback_of_a_task_is_refused_if_the_remaining_tree_fails(crew: Steered) -> None:
     needs = "cat f.txt sub/* >/dev/null 2>&1; ls sub | head -1 | grep -qv ^b"
     mission = crew.record([task("a"), task("b")], needs, at_once=1)
     state = crew.work(mission)

@@ -43,7 +43,7 @@ def test_an_attempt_that_meets_a_limit_says_which(
         assert f"sandbox.{next(iter(keys)).removeprefix('sandbox_')}" in attempt["cause"]["remedy"]
 
 
-def test_what_an_attempt_took_is_told(tmp_path: Path) -> None:
+def test_the_resource_usage_of_an_attempt_is_reported(tmp_path: Path) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     burn = (
         "sed -i s/a/b/ f.txt; head -c 3000000 /dev/zero > g.txt; i=0; while [ $i -lt 99999 ]; do i=$((i+1)); done"

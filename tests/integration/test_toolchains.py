@@ -117,7 +117,7 @@ class TestPython:
         mended(cli, repo, "calc.py", "python -m unittest discover", tests=1)
 
     @pytest.mark.parametrize("only", ["one of their own", "that of the system"])
-    def test_both_names_where_the_host_has_only_python3(self, tmp_path: Path, only: str) -> None:
+    def test_python_and_python3_work_if_the_host_has_only_python3(self, tmp_path: Path, only: str) -> None:
         own = tmp_path / "bin"
         own.mkdir()
         if only == "one of their own":

@@ -215,7 +215,7 @@ class TestPython:
             assert result[:2] == [f"greet {environment}", "mine"]
             assert not [line for line in result if line.startswith("extra")]
 
-    def test_this_machines_own(self, tmp_path: Path) -> None:
+    def test_the_python_of_the_machine_creates_a_virtual_environment(self, tmp_path: Path) -> None:
         found = discover(search=os.environ["PATH"])
         script = "python3 -m venv --without-pip .venv && .venv/bin/python -c 'import sys; print(sys.prefix)'"
         assert inside(tmp_path / "work", found, script).stdout.decode().splitlines()[0] == "/workspace/.venv"
@@ -276,7 +276,7 @@ class TestNode:
         result = host.says(found, f"{script}; npm pkg set scripts.test='node -p 6*7'; npm test --silent")
         assert result == [f"agent 7.8.9 {prefix}/bin/node", "/home/agent/.npm", "42"]
 
-    def test_fnm_gives_each_shell_a_path_of_its_own(self, host: Host, prefix: Path) -> None:
+    def test_the_toolchain_is_the_same_for_each_fnm_shell_path(self, host: Host, prefix: Path) -> None:
         ids = set()
         for shell in ("100_1", "200_2"):
             host.link(f"run/fnm_multishells/{shell}", prefix)
@@ -390,7 +390,7 @@ def test_compilers_of_the_system(host: Host) -> None:
     assert host.says(host.toolchain(), script) == ["hello", "hello"]
 
 
-def test_the_doctor_tells_of_each_tool(tmp_path: Path) -> None:
+def test_the_doctor_reports_each_tool(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.script("bin/deploy", f"#!/bin/sh\necho {SECRET}\n")
     prefix = host.python("broken")

@@ -226,7 +226,7 @@ class Kept:
         self.reader.store.log.append(self.missions[number], claimed, MissionFinished(status=status))
 
 
-def test_what_was_not_taken_is_sent_again_in_order(tmp_path: Path, collector: Collector) -> None:
+def test_failed_exports_are_retried_in_order(tmp_path: Path, collector: Collector) -> None:
     kept = Kept(tmp_path, collector, COLLECTOR_AUTH=SECRET, CHARGEHAND_TRACES_SECRET="COLLECTOR_AUTH")
     kept.settle(0)
     kept.settle(1)
@@ -258,7 +258,7 @@ def started(attempt: str) -> AttemptStarted:
     return AttemptStarted(attempt=attempt, number=1, agent="command:true", workspace="w", tree="0" * 40)
 
 
-def test_what_has_ended_is_sent_while_the_mission_goes_on(tmp_path: Path, collector: Collector) -> None:
+def test_ended_spans_are_exported_while_the_mission_runs(tmp_path: Path, collector: Collector) -> None:
     kept = Kept(tmp_path, collector)
     log, (one, other, _) = kept.reader.store.log, kept.missions
     log.append(one, started("a-1"))
@@ -287,7 +287,7 @@ def test_what_has_ended_is_sent_while_the_mission_goes_on(tmp_path: Path, collec
     kept.reader.close()
 
 
-def test_who_is_killed_before_noting_sends_the_same_spans_again(tmp_path: Path, collector: Collector) -> None:
+def test_an_export_without_a_saved_position_is_repeated_identically(tmp_path: Path, collector: Collector) -> None:
     kept = Kept(tmp_path, collector)
     followers = kept.reader.store.followers
     before = followers.load(FOLLOWER)
@@ -300,7 +300,7 @@ def test_who_is_killed_before_noting_sends_the_same_spans_again(tmp_path: Path, 
     kept.reader.close()
 
 
-def test_without_a_collector_or_its_secret_nothing_is_sent(tmp_path: Path, collector: Collector) -> None:
+def test_no_spans_are_sent_without_a_collector_or_its_secret(tmp_path: Path, collector: Collector) -> None:
     kept = Kept(tmp_path, collector, CHARGEHAND_TRACES_SECRET="COLLECTOR_AUTH")
     kept.settle(0)
     with pytest.raises(ExportFailedError, match="COLLECTOR_AUTH is not set"):
@@ -311,7 +311,7 @@ def test_without_a_collector_or_its_secret_nothing_is_sent(tmp_path: Path, colle
     assert collector.requests == []
 
 
-def test_the_server_sends_what_was_settled_while_it_was_down(tmp_path: Path, collector: Collector) -> None:
+def test_the_server_exports_missions_that_ended_while_it_was_down(tmp_path: Path, collector: Collector) -> None:
     environ = environment(tmp_path) | {"CHARGEHAND_TRACES_ENDPOINT": f"{collector.url}/v1/traces"}
     with serving(environ, tmp_path) as served, served.reader() as reader:
         (mission,) = record_missions(reader, 1)
@@ -336,7 +336,9 @@ def _wait(ready: Callable[[], Any]) -> None:
 # --- spans of a log
 
 
-def test_each_settling_has_the_spans_since_the_one_before(tmp_path: Path, collector: Collector) -> None:
+def test_each_end_of_a_mission_exports_the_spans_since_the_previous_end(
+    tmp_path: Path, collector: Collector
+) -> None:
     kept = Kept(tmp_path, collector)
     for status in ("waiting", "failed", "discarded"):
         kept.settle(0, status)
@@ -361,7 +363,7 @@ def test_the_mission_of_a_task_is_in_the_trace_of_its_coordinator(tmp_path: Path
     assert span.attributes["chargehand.task"] == "t1"
 
 
-def test_a_key_that_a_person_typed_goes_nowhere(tmp_path: Path, collector: Collector) -> None:
+def test_a_key_in_the_agent_command_is_redacted(tmp_path: Path, collector: Collector) -> None:
     kept = Kept(tmp_path, collector)
     key = "sk-ant-0123456789abcdefghijkl"
     created = read_payload(kept.reader.store.log.read(kept.missions[0])[0])
@@ -374,7 +376,7 @@ def test_a_key_that_a_person_typed_goes_nowhere(tmp_path: Path, collector: Colle
     assert key not in text
 
 
-def test_the_command_prints_the_trace_of_one_mission(tmp_path: Path, collector: Collector) -> None:
+def test_the_report_command_prints_the_trace_of_a_mission(tmp_path: Path, collector: Collector) -> None:
     cli = Cli(tmp_path)
     with StateReader.open(environ=cli.environ, cwd=tmp_path) as reader:
         (mission,) = record_missions(reader, 1)

@@ -130,7 +130,7 @@ class Reader:
 
 
 @pytest.mark.needs_bwrap
-def test_a_new_user_gets_what_the_tutorial_shows(tmp_path: Path) -> None:
+def test_the_output_matches_the_tutorial(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     reader, drawn, checked = Reader(tmp_path / "work"), "", 0
     for step in steps(PAGE.read_text()):
@@ -166,5 +166,5 @@ def test_a_new_user_gets_what_the_tutorial_shows(tmp_path: Path) -> None:
         ("m-1m89xb14a05rgn @ 92089894b063 1.6 s\n", "m-1m89xb14a05rgz @ 1208989aaaaa 22.1 s\n", True),
     ],
 )
-def test_how_what_is_shown_is_compared(shown: str, out: str, same: bool) -> None:
+def test_comparison_of_shown_and_actual_output(shown: str, out: str, same: bool) -> None:
     assert comes_out(shown, out) is same

@@ -301,7 +301,7 @@ def test_two_missions_land_no_broken_code(cli: Cli, tmp_path: Path, case: str) -
 
 
 @pytest.mark.parametrize("case", sampled(HONEST, 1))
-def test_a_new_test_asks_no_one(cli: Cli, tmp_path: Path, case: str) -> None:
+def test_an_honest_new_test_needs_no_approval(cli: Cli, tmp_path: Path, case: str) -> None:
     runner, _, name = case.partition(": ")
     files, check, _, honest = RUNNERS[runner]
     result = work(cli, repository(tmp_path / "repo", files), check, honest[name])

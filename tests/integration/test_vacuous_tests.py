@@ -68,7 +68,7 @@ def test_a_new_test_file_that_disarms_the_old_tests_waits(cli: Cli, tmp_path: Pa
     assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
-def test_a_new_package_of_tests_that_disarms_the_old_ones_waits(cli: Cli, tmp_path: Path) -> None:
+def test_a_new_test_package_that_disables_existing_tests_needs_approval(cli: Cli, tmp_path: Path) -> None:
     quiet = (
         "import calc\nfor name, value in (('add', 3), ('price', 1)):\n"
         "    type(calc).__setattr__(calc, name, lambda *a, v=value: v)\n"
@@ -78,7 +78,7 @@ def test_a_new_package_of_tests_that_disarms_the_old_ones_waits(cli: Cli, tmp_pa
     assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
-def test_a_new_test_file_that_only_tests_asks_nobody(cli: Cli, tmp_path: Path) -> None:
+def test_an_honest_new_test_file_needs_no_approval(cli: Cli, tmp_path: Path) -> None:
     honest = HONEST.format("self.assertEqual(calc.add(0, 0), 0)")
     result = write(cli, tmp_path, PYTHON, UNITTEST, tests_S_test_more__Dpy=honest)
     assert (result.code, result.document["status"]) == (0, "promoted"), result
@@ -139,12 +139,14 @@ GO_VARIABLE = (
 
 
 @pytest.mark.parametrize("how", sampled(IN_NODE, 1))
-def test_a_new_test_file_of_one_process_that_disarms_the_others_waits(cli: Cli, tmp_path: Path, how: str) -> None:
+def test_a_new_test_file_that_disables_others_in_its_process_needs_approval(
+    cli: Cli, tmp_path: Path, how: str
+) -> None:
     result = write(cli, tmp_path, TOGETHER, "npm test", test_S_a__Djs=IN_NODE[how])
     assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
-def test_a_new_go_file_that_sets_what_is_tested_waits(cli: Cli, tmp_path: Path) -> None:
+def test_a_new_go_test_that_replaces_tested_code_needs_approval(cli: Cli, tmp_path: Path) -> None:
     if not shutil.which("go"):
         pytest.skip("go is not on this machine")
     result = write(cli, tmp_path, VARIABLE, "go test ./...", a_test__Dgo=GO_VARIABLE)

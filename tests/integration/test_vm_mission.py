@@ -13,7 +13,7 @@ from tests import vm_kit
 @pytest.mark.needs_vm
 @pytest.mark.timeout(1500)
 @pytest.mark.soak
-def test_a_mission_in_virtual_machines_is_promoted_and_says_where_it_was(tmp_path: Path) -> None:
+def test_a_mission_in_virtual_machines_is_promoted_and_records_its_tier(tmp_path: Path) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     vm_kit.provide(Path(cli.environ["CHARGEHAND_HOME"]) / "vm")
     done = cli.say("exec", "--sandbox", "vm", "--", "sh", "-c", "cat f.txt; uname -r", cwd=repo)
@@ -29,7 +29,7 @@ def test_a_mission_in_virtual_machines_is_promoted_and_says_where_it_was(tmp_pat
     assert seen.stdout == "baa\n"
 
 
-def test_without_a_kernel_the_command_that_gets_one_is_named(tmp_path: Path) -> None:
+def test_a_missing_kernel_error_names_the_setup_command(tmp_path: Path) -> None:
     cli, repo = Cli(tmp_path), repository(tmp_path / "repo")
     done = cli.say("run", "Mend f", "--agent", MEND, *PASSES, "--sandbox", "vm", cwd=repo)
     assert done.code == 5

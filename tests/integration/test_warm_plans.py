@@ -65,7 +65,7 @@ def planted(place: Path) -> list[Path]:
     return [found for found in place.rglob("planted") if "layers" in found.parts]
 
 
-def test_merged_trees_find_the_caches_of_the_base_and_none_that_agents_wrote(tmp_path: Path) -> None:
+def test_merged_trees_use_caches_of_the_base_but_not_of_agents(tmp_path: Path) -> None:
     crew = make_crew(tmp_path, FILES)
     tasks = [
         task("a", PLANTS),
@@ -128,7 +128,7 @@ def test_a_mission_on_a_merged_result_finds_the_caches_of_the_base_before(tmp_pa
 
 @pytest.mark.skipif(not shutil.which("go"), reason="go is not on this machine")
 @pytest.mark.soak  # it compiles a part of the standard library; the cases above show the same in the suite
-def test_go_compiles_only_what_changed_in_the_second_merged_tree(tmp_path: Path) -> None:
+def test_go_compiles_only_changed_packages_of_merged_trees(tmp_path: Path) -> None:
     crew = make_crew(tmp_path, GO)
     crew.environ["PATH"] = f"{Path(shutil.which('go') or '').parent}:{crew.environ['PATH']}"
     tasks = [task(name, shell(f"sed -i s/Twice.[0-9]/Twice\\(7/ {name}/{name}.go")) for name in ("one", "two")]

@@ -74,7 +74,7 @@ def test_fifty_files_make_a_checkpoint_and_no_fewer(
     }
 
 
-def test_a_change_is_in_a_checkpoint_in_time_and_nothing_makes_none(
+def test_a_checkpoint_follows_a_change_but_not_an_idle_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pace = replace(QUICK, seconds=0.8)

@@ -178,7 +178,9 @@ def mend(cli: Cli, repo: Path, ecosystem: str, change: tuple[str, str]) -> str:
 
 
 @pytest.mark.parametrize("ecosystem", ECOSYSTEMS)
-def test_a_guard_that_is_taken_away_beside_a_right_fix(cli: Cli, tmp_path: Path, ecosystem: str) -> None:
+def test_a_removed_guard_together_with_a_correct_fix_is_not_promoted(
+    cli: Cli, tmp_path: Path, ecosystem: str
+) -> None:
     program = PROGRAMS.get(ecosystem)
     if program and not shutil.which(program):
         pytest.skip(f"{program} is not on this machine")

@@ -64,7 +64,7 @@ HISTORIES = st.lists(later(MINE), max_size=8).map(lambda rest: [created(MINE), *
 
 @given(HISTORIES, st.booleans())
 @settings(max_examples=examples(300), deadline=None)
-def test_it_runs_only_while_its_owner_lives_and_an_end_stays(history: list[Payload], live: bool) -> None:
+def test_an_action_runs_only_while_its_owner_lives_and_an_end_is_final(history: list[Payload], live: bool) -> None:
     state = fold_action(MINE, lines(history), live=live)
     last = history[-1]
     ends = [payload.status for payload in history if isinstance(payload, ActionFinished)]

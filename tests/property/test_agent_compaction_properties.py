@@ -81,7 +81,7 @@ def unpaired(messages: Sequence[ModelMessage]) -> int:
 
 
 @given(conversations(), st.integers(5, 105))
-def test_it_fits_or_is_refused_with_pins_and_pairs_kept_and_always_in_the_same_way(
+def test_compaction_is_deterministic_fits_or_refuses_and_keeps_pins(
     conversation: tuple[list[ModelMessage], set[int]], percent: int
 ) -> None:
     messages, pins = conversation

@@ -133,7 +133,7 @@ NAMES = ["one.txt", "dir/two é.txt", 'three"q.txt', "four four.txt", "a/b/five"
     before=st.dictionaries(st.sampled_from(NAMES), texts.filter(lambda text: "\0" not in text), max_size=4),
     after=st.dictionaries(st.sampled_from(NAMES), texts.filter(lambda text: "\0" not in text), max_size=4),
 )
-def test_what_git_writes_applies(tmp_path_factory: pytest.TempPathFactory, before: dict, after: dict) -> None:
+def test_patches_written_by_git_apply(tmp_path_factory: pytest.TempPathFactory, before: dict, after: dict) -> None:
     place = tmp_path_factory.mktemp("git")
     git(place, "init", "-q")
     trees = []
@@ -163,7 +163,7 @@ PIECES = [
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=20), texts)
-def test_a_malformed_patch_is_told_and_never_raises(pieces: list[str], text: str) -> None:
+def test_a_malformed_patch_is_an_error_or_applies(pieces: list[str], text: str) -> None:
     told_or_applied("\n".join(pieces), {"f": text, "h": None})
 
 
@@ -179,7 +179,7 @@ def told_or_applied(patch: str, files: dict[str, str | None]) -> None:
 
 @many
 @given(texts, texts, st.integers(0, 400), st.integers(0, 400))
-def test_a_damaged_patch_is_told_or_applies_but_never_raises(a: str, b: str, start: int, length: int) -> None:
+def test_a_damaged_patch_is_an_error_or_applies(a: str, b: str, start: int, length: int) -> None:
     for patch in (unified_diff(a, b, "f"), envelope(a, b, 2)):
         damaged = patch[:start] + patch[start + length :]
         told_or_applied(damaged, {"f": a})
@@ -187,7 +187,7 @@ def test_a_damaged_patch_is_told_or_applies_but_never_raises(a: str, b: str, sta
 
 @many
 @given(texts, st.integers(0, 20))
-def test_an_envelope_that_was_cut_off_changes_nothing(a: str, cut: int) -> None:
+def test_a_truncated_envelope_is_an_error(a: str, cut: int) -> None:
     patch = envelope(a, a + "more\n", 3)
     short = patch[: patch.rindex("*** End Patch") + len("*** End Patch") - 1 - cut]
     with pytest.raises(PatchProblem):

@@ -33,7 +33,7 @@ UNITS = st.lists(
 
 
 @given(st.lists(TURNS, max_size=12), UNITS)
-def test_what_goes_round_is_found(before: list[Turn], unit: list[Turn]) -> None:
+def test_loops_are_detected(before: list[Turn], unit: list[Turn]) -> None:
     found = look([*before, *unit * 6])
     assert found is not None
     assert 0 <= found.since < len(before) + 6 * len(unit)
@@ -80,7 +80,7 @@ def test_normal_forms_are_stable(text: str, number: int) -> None:
 
 @settings(max_examples=examples(15))
 @given(st.lists(TURNS, max_size=12), UNITS, st.integers(0, 2))
-def test_steps_follow_from_what_is_recorded(before: list[Turn], unit: list[Turn], others: int) -> None:
+def test_escalation_steps_follow_from_recorded_turns(before: list[Turn], unit: list[Turn], others: int) -> None:
     turns, taken = [*before, *unit * 8], list[LadderStep]()
     ladder = EscalationLadder(others=others)
     for count, turn in enumerate(turns, 1):

@@ -101,7 +101,7 @@ TestAlertMachine = AlertMachine.TestCase
 
 
 @given(st.lists(st.floats(0.0901, 0.1099), min_size=2, max_size=30))
-def test_what_stays_near_its_limit_is_told_once_at_most(values: list[float]) -> None:
+def test_a_value_near_its_limit_raises_at_most_one_alert(values: list[float]) -> None:
     raised: tuple[Alert, ...] = ()
     notices: list[AlertNotice] = []
     for number, value in enumerate(values):
@@ -113,7 +113,7 @@ def test_what_stays_near_its_limit_is_told_once_at_most(values: list[float]) -> 
 
 
 @given(st.lists(st.floats(0, 3), max_size=20), st.integers(1, 19))
-def test_how_readings_are_parted_changes_nothing_of_what_is_raised(values: list[float], part: int) -> None:
+def test_splitting_the_readings_does_not_change_the_alerts(values: list[float], part: int) -> None:
     readings = [
         Reading(rule="checkpoint_slow", value=value, time=START + timedelta(seconds=number))
         for number, value in enumerate(values)
@@ -133,7 +133,7 @@ def test_how_readings_are_parted_changes_nothing_of_what_is_raised(values: list[
         )
 
 
-def test_one_whose_rule_is_gone_ends() -> None:
+def test_an_alert_ends_if_its_rule_is_removed() -> None:
     reading = Reading(rule="day_budget", value=0.8, time=START)
     raised = decide_alerts((), [reading], THRESHOLDS, now=START, repeat=REPEAT).changed
     changed, notices = decide_alerts(raised, [], {}, now=START, repeat=REPEAT)

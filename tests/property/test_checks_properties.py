@@ -65,7 +65,7 @@ def test_moving_tests_between_files_is_never_weakening(files: Files, in_class: b
 
 @SOME
 @given(files=projects(), in_class=st.booleans(), data=st.data())
-def test_deleting_any_one_test_is_always_found(files: Files, in_class: bool, data: st.DataObject):
+def test_a_deleted_test_is_always_found(files: Files, in_class: bool, data: st.DataObject):
     path = data.draw(st.sampled_from(sorted(files)))
     name = data.draw(st.sampled_from(files[path]))
     left = {**files, path: [other for other in files[path] if other != name]}
@@ -81,7 +81,7 @@ def test_deleting_any_one_test_is_always_found(files: Files, in_class: bool, dat
 
 @SOME
 @given(files=projects(), data=st.data())
-def test_switching_any_one_test_off_is_always_found(files: Files, data: st.DataObject):
+def test_a_disabled_test_is_always_found(files: Files, data: st.DataObject):
     path = data.draw(st.sampled_from(sorted(files)))
     name = data.draw(st.sampled_from(files[path]))
     way = data.draw(

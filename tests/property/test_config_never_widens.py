@@ -167,7 +167,7 @@ def test_the_users_word_holds_against_a_trusted_repository(user: dict[str, Any],
 
 
 @given(_FILES, _FILES)
-def test_what_is_asked_for_is_exactly_what_trust_changes(user: dict[str, Any], repo: dict[str, Any]) -> None:
+def test_untrusted_keys_are_exactly_those_that_trust_changes(user: dict[str, Any], repo: dict[str, Any]) -> None:
     before, after = _resolve(user, repo), _resolve(user, repo, trusted=True)
     if before is None or after is None:
         return
@@ -176,7 +176,7 @@ def test_what_is_asked_for_is_exactly_what_trust_changes(user: dict[str, Any], r
 
 
 @given(_FILES, _FILES)
-def test_a_meet_commutes_where_it_should(user: dict[str, Any], repo: dict[str, Any]) -> None:
+def test_commutative_meets_commute(user: dict[str, Any], repo: dict[str, Any]) -> None:
     one, other = _resolve(user, repo), _resolve(repo, user)
     assert (one is None) == (other is None)
     if one is None or other is None:
@@ -304,7 +304,7 @@ def _written(value: Any) -> str:
 
 
 @given(st.dictionaries(_KEYS, _TREES, max_size=4))
-def test_every_value_of_a_document_is_found_where_it_stands(tree: dict[str, Any]) -> None:
+def test_the_scan_finds_every_value_at_its_line(tree: dict[str, Any]) -> None:
     text = "# start\n"
     lines = {}
     for key, value in tree.items():
@@ -325,7 +325,7 @@ def _in_tables(said: dict[str, Any]) -> str:
 
 
 @given(_FILES, st.sampled_from(_LIMITS), _COUNTS, st.booleans())
-def test_an_edit_changes_one_value_only(said: dict[str, Any], key: str, value: int, tables: bool) -> None:
+def test_an_edit_changes_a_single_value(said: dict[str, Any], key: str, value: int, tables: bool) -> None:
     text = _in_tables(said) if tables else _toml(said)
     before = tomllib.loads(text)
     edited = _insert(text, tuple(key.split(".")), str(value))
@@ -372,7 +372,9 @@ def test_never_wider_than_either_side(ours: list[str], theirs: list[str], paths:
     st.lists(_EXACT, min_size=1, max_size=2),
     st.lists(_PATHS, min_size=5, max_size=25),
 )
-def test_exactly_what_both_sides_match(ours: list[str], theirs: list[str], paths: list[str]) -> None:
+def test_a_meet_of_areas_matches_exactly_the_common_paths(
+    ours: list[str], theirs: list[str], paths: list[str]
+) -> None:
     both = [path for path in paths if _match(ours, path) and _match(theirs, path)]
     try:
         met = meet_areas(ours, theirs)
@@ -406,7 +408,7 @@ def test_commutes(ours: list[str], theirs: list[str]) -> None:
         (["**"], ["docs/*.md"], ["docs/*.md"]),
     ],
 )
-def test_what_people_write_stays_readable(ours: list[str], theirs: list[str], met: list[str]) -> None:
+def test_a_meet_of_typical_areas_is_readable(ours: list[str], theirs: list[str], met: list[str]) -> None:
     found = meet_areas(ours, theirs)
     for wanted in met:
         assert wanted in found
@@ -417,12 +419,12 @@ def test_what_people_write_stays_readable(ours: list[str], theirs: list[str], me
     ("ours", "theirs"),
     [(["src/**"], ["docs/**"]), (["/a.py"], ["/b.py"]), (["/a"], ["x/a"]), (["/[ab]"], ["/[ab]c"])],
 )
-def test_nothing_in_common_is_an_error(ours: list[str], theirs: list[str]) -> None:
+def test_disjoint_areas_are_an_error(ours: list[str], theirs: list[str]) -> None:
     with pytest.raises(ConfigError, match="nothing in common"):
         meet_areas(ours, theirs)
 
 
-def test_what_nobody_could_read_is_an_error() -> None:
+def test_a_meet_that_would_be_too_large_is_an_error() -> None:
     left = "/".join(f"**/a{i}" for i in range(14))
     right = "/".join(f"**/b{i}" for i in range(14))
     with pytest.raises(ConfigError, match="cannot be joined"):

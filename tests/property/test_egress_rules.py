@@ -53,21 +53,21 @@ def test_a_rule_says_itself(text: str) -> None:
 
 
 @given(_LISTS, _LISTS)
-def test_a_meet_is_what_both_allow_and_grants_what_ours_does(ours: list[str], theirs: list[str]) -> None:
+def test_a_meet_reaches_the_common_hosts_and_keeps_our_grants(ours: list[str], theirs: list[str]) -> None:
     met = meet_rules(ours, theirs)
     assert reached(met) == reached(ours) & reached(theirs)
     assert granted(met) == granted(ours) & reached(theirs)
 
 
 @given(_LISTS)
-def test_without_grants_nothing_private_is_left(rules: list[str]) -> None:
+def test_rules_without_grants_contain_no_private_address(rules: list[str]) -> None:
     kept = [parse_rule(text) for text in without_grants(rules)]
     assert not [rule for rule in kept if rule.private]
     assert not [rule for rule in kept if rule.address is not None and classify_address(rule.address) != "public"]
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[a-z0-9.*:\[\]_-]{0,30}", fullmatch=True))
-def test_any_text_is_a_rule_or_a_complaint_that_names_it(text: str) -> None:
+def test_any_text_is_a_rule_or_an_error_that_quotes_it(text: str) -> None:
     try:
         rule = parse_rule(text)
     except ConfigError as error:
@@ -128,14 +128,14 @@ def test_rules_are_normal(text: str, normal: str) -> None:
         *("private:private:a.org", "a.org:80-90", "10.0.0.0/8"),
     ],
 )
-def test_what_is_no_rule_is_named(text: str) -> None:
+def test_an_invalid_rule_is_quoted_in_the_error(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_rule(text)
     assert repr(text) in caught.value.message
     assert caught.value.hint
 
 
-def test_names_below_are_not_the_name_itself_nor_one_that_ends_alike() -> None:
+def test_a_wildcard_matches_only_subdomains() -> None:
     rule = parse_rule("*.a.org")
     assert rule.matches("b.a.org", 443)
     assert rule.matches("c.b.a.org", 80)
@@ -154,7 +154,7 @@ _ADDRESSES = st.ip_addresses()
 @example(ipaddress.ip_address("2002:a00:1::"))
 @example(ipaddress.ip_address("fec0::1"))
 @example(ipaddress.ip_address("8.8.8.8"))
-def test_only_what_the_library_calls_global_is_public(
+def test_only_global_addresses_are_public(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     judged, kind = unwrap_ipv4(address), classify_address(address)

@@ -37,7 +37,7 @@ def family(row: MissionRow) -> tuple[str, str, str]:
 
 
 @given(waiting=MISSIONS, working=MISSIONS)
-def test_nobody_gets_more_while_another_has_less_and_waits(waiting: list[Waiting], working: list[Waiting]) -> None:
+def test_the_order_always_prefers_the_least_served(waiting: list[Waiting], working: list[Waiting]) -> None:
     free, running = rows(waiting, "w"), rows(working, "r")
     order = fair_order(free, running)
     assert sorted(row.id for row in order) == sorted(row.id for row in free)
@@ -65,7 +65,7 @@ def test_a_plan_of_many_tasks_keeps_no_other_mission_waiting() -> None:
     assert [row.id for row in order[:3]] == ["m0", "m31", "m30"]
 
 
-def test_a_person_with_many_missions_keeps_nobody_else_waiting() -> None:
+def test_a_user_with_many_missions_does_not_delay_others() -> None:
     many = [("p", "ann", 0)] * 30
     order = fair_order(rows([*many, ("p", "bob", 0), ("p", "bob", 0)], "m"), rows([("p", "ann", 0)], "r"))
     assert [row.id for row in order[:4]] == ["m30", "m0", "m31", "m1"]

@@ -140,7 +140,7 @@ async def play(store: Store, clock: SteppedClock, scenes: list[Scene], limits: S
 
 @settings(max_examples=examples(25), deadline=None)
 @given(scenes=SCENES, attempt=LIMITS, mission=LIMITS, user=LIMITS)
-def test_the_book_equals_the_invoices_and_no_limit_is_outspent_by_more_than_what_calls_cost_above_their_bounds(
+def test_the_ledger_equals_the_invoices_and_limits_hold_up_to_excess_costs(
     scenes: list[Scene], attempt: float | None, mission: float | None, user: float | None
 ) -> None:
     limits = SpendingLimits(attempt_usd=attempt, mission_usd=mission, user_usd=user)

@@ -125,7 +125,7 @@ FAST = settings(
 )
 
 
-def test_what_is_well_formed_is_read() -> None:
+def test_well_formed_messages_are_read() -> None:
     """Without this test the ones below could not fail."""
     text = _whole(FINISH)
     assert is_success(ended(native(text, as_object=True)))
@@ -196,12 +196,12 @@ CALLS = [
 
 
 @pytest.mark.parametrize("calls", CALLS)
-def test_two_ends_that_differ_are_none(calls: list[dict[str, Any]]) -> None:
+def test_two_different_finish_calls_are_rejected(calls: list[dict[str, Any]]) -> None:
     parts = [{"part_kind": "tool-call", "tool_name": "finish", "args": each} for each in calls]
     assert ended({"native": True, "message": {"parts": parts}}) is None
 
 
-def test_one_end_said_twice_is_one() -> None:
+def test_a_repeated_finish_call_counts_as_a_single_call() -> None:
     parts = [{"part_kind": "tool-call", "tool_name": "finish", "args": FINISH}] * 2
     assert is_success(ended({"native": True, "message": {"parts": parts}}))
 

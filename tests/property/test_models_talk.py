@@ -127,7 +127,7 @@ def test_a_conversation_survives_each_pair(one: Dialect, other: Dialect, asked: 
 @pytest.mark.parametrize("dialect", ["anthropic", "responses"])
 @QUICK
 @given(asked=conversations())
-def test_pictures_of_results_stay_in_their_place_where_the_dialect_has_one(
+def test_images_in_tool_results_keep_their_place_if_the_dialect_has_it(
     dialect: Dialect, asked: NeutralRequest
 ) -> None:
     assert gist(DIALECTS[dialect].read_request(DIALECTS[dialect].write_request(asked, "m").body)) == gist(asked)
@@ -219,13 +219,13 @@ def test_a_reply_survives_each_pair(
         ("gemini", {"contents": [{"parts": [{"videoMetadata": {"fps": 1}}]}]}, "videoMetadata"),
     ],
 )
-def test_what_no_other_dialect_has_is_an_error_with_its_name(dialect: Dialect, body: Any, what: str) -> None:
+def test_an_untranslatable_feature_is_an_error_with_its_name(dialect: Dialect, body: Any, what: str) -> None:
     with pytest.raises(UntranslatableError) as caught:
         DIALECTS[dialect].read_request(body)
     assert what in caught.value.what
 
 
-def test_a_plain_text_tool_goes_as_a_function_and_comes_back_as_itself() -> None:
+def test_a_plain_text_tool_is_translated_to_a_function_and_back() -> None:
     tools = [{"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "definition": "start: x"}}]
     body = {"model": "m", "input": "hi", "tools": tools, "stream": True}
     said = NeutralReply(

@@ -104,7 +104,7 @@ def replies(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=examples(150))
 @given(replies(), st.lists(st.integers(0, 10_000), max_size=12), st.integers(0, 10_000))
-def test_any_cutting_reads_the_same_and_what_is_missing_is_missed(
+def test_splitting_does_not_change_the_reply_and_missing_data_is_noticed(
     data: bytes, places: list[int], end: int
 ) -> None:
     assert ours(cut(data, places)) == theirs(cut(data, places)) == ours([data])
@@ -115,7 +115,7 @@ def test_any_cutting_reads_the_same_and_what_is_missing_is_missed(
 @settings(max_examples=examples(150))
 @given(replies(), st.integers(0, 10_000), st.binary(min_size=1, max_size=3))
 @example(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", 0, b"H")
-def test_what_h11_refuses_is_never_read_as_whole(data: bytes, place: int, put: bytes) -> None:
+def test_a_reply_rejected_by_h11_is_never_read_as_complete(data: bytes, place: int, put: bytes) -> None:
     at = place % len(data)
     spoilt = data[:at] + put + data[at + len(put) :]
     read = ours([spoilt])
@@ -138,7 +138,7 @@ def test_a_head_that_says_two_things_is_refused(head: bytes) -> None:
     assert ours([b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\nx"]) is None
 
 
-def test_what_stays_and_what_does_not() -> None:
+def test_reusable_connections() -> None:
     kept = [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\n\r\n"]
     left = [
         b"HTTP/1.0 200 OK\r\n\r\n",
@@ -149,7 +149,7 @@ def test_what_stays_and_what_does_not() -> None:
     assert [parse_head(raw).reusable for raw in left] == [False, False, False]
 
 
-def test_compressed_bodies_are_read_and_damaged_ones_refused() -> None:
+def test_compressed_bodies_are_read_and_damaged_bodies_refused() -> None:
     packed = gzip.compress(b"hello" * 100)
     plain = Decompressor("gzip")
     assert b"".join(plain.decompress(packed[n : n + 7]) for n in range(0, len(packed), 7)) == b"hello" * 100

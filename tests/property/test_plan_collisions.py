@@ -46,7 +46,7 @@ def matched(pattern: str, *, floating: bool) -> set[str]:
 @example("*/", "a/b/", True)
 @example("[!a]", "B", True)
 @example("?b", "[!a]*", False)
-def test_patterns_meet_where_a_path_matches_both(left: str, right: str, floating: bool) -> None:
+def test_patterns_meet_if_a_path_matches_both(left: str, right: str, floating: bool) -> None:
     met = patterns_meet(compile_pattern(left, floating=floating), compile_pattern(right, floating=floating))
     assert met == patterns_meet(
         compile_pattern(right, floating=floating), compile_pattern(left, floating=floating)
@@ -60,7 +60,7 @@ def test_patterns_meet_where_a_path_matches_both(left: str, right: str, floating
 
 @given(patterns(), st.sampled_from(PATHS))
 @settings(max_examples=examples(300))
-def test_a_written_path_meets_what_matches_it(pattern: str, path: str) -> None:
+def test_a_written_path_meets_its_matching_patterns(pattern: str, path: str) -> None:
     met = patterns_meet(compile_pattern(pattern), compile_path(path))
     assert met or fold(path) not in matched(pattern, floating=False)
     assert met == patterns_meet(compile_path(path), compile_pattern(pattern))
@@ -97,7 +97,7 @@ def test_collisions_are_symmetric_and_name_both(one: Task, two: Task, first: lis
 
 @given(st.text(st.sampled_from("ab*?[]!^-\\/:. #{}é\u0130ßſK"), min_size=1, max_size=12), st.booleans())
 @settings(max_examples=examples(300))
-def test_what_is_accepted_as_a_pattern_is_one_for_git_too(text: str, areas: bool) -> None:
+def test_an_accepted_pattern_is_a_gitignore_pattern(text: str, areas: bool) -> None:
     problem, hint = pattern_problem(text, areas=areas)
     if problem:
         assert hint
@@ -131,7 +131,9 @@ def task(name: str, **more: object) -> Task:
         ({"change": ("a?.py",)}, {"change": ("b*.py",)}, None, ""),
     ],
 )
-def test_what_collides(one: dict[str, object], two: dict[str, object], code: str | None, told: str) -> None:
+def test_collision_of_two_tasks(
+    one: dict[str, object], two: dict[str, object], code: str | None, told: str
+) -> None:
     found = collision(footprint(task("t1", **one)), footprint(task("t2", **two)))
     assert (found.code if found else None) == code
     if found:
@@ -139,7 +141,7 @@ def test_what_collides(one: dict[str, object], two: dict[str, object], code: str
         assert told in found.message
 
 
-def test_what_was_written_counts_whatever_was_declared() -> None:
+def test_written_paths_collide_even_if_undeclared() -> None:
     declared, other = task("a", change=("x",)), task("b", areas=("src/**",))
     assert collision(footprint(declared), footprint(other)) is None
     found = collision(footprint(declared, ["src/y.py"]), footprint(other))
@@ -153,7 +155,7 @@ def test_what_was_written_counts_whatever_was_declared() -> None:
     assert strange.message.isprintable()
 
 
-def test_only_tasks_that_nothing_orders_collide_by_plan() -> None:
+def test_only_unordered_tasks_collide_by_plan() -> None:
     plan = Plan(
         tasks=(
             task("a", change=("f",)),
@@ -165,7 +167,7 @@ def test_only_tasks_that_nothing_orders_collide_by_plan() -> None:
     assert [(one, two) for one, two, _ in planned_collisions(plan)] == [("a", "d"), ("c", "d")]
 
 
-def test_hundreds_of_tasks_with_many_paths_are_told_apart_at_once() -> None:
+def test_collisions_of_hundreds_of_tasks_are_computed_quickly() -> None:
     import time
 
     tasks = [task(f"t{n}", change=(*(f"src/p{n}/f{k}.py" for k in range(20)), f"docs/p{n}*")) for n in range(200)]

@@ -607,14 +607,14 @@ def test_results_that_wait_for_their_merge_leave_their_places_to_others() -> Non
     assert begun(world) == ["d"]
 
 
-def test_with_one_place_each_task_begins_on_the_result_of_the_one_before() -> None:
+def test_with_a_single_slot_a_result_is_merged_before_the_next_task_starts() -> None:
     world = World(Plan(tasks=tuple(Task(id=name, text="x") for name in "ab"), at_once=1), 0, (), set())
     begin(world, "a")
     assert decide(world.situation()) == [Merge(task="a", mission="a.1.1")]
 
 
 @pytest.mark.parametrize("status", ["running", "waiting"])
-def test_a_result_that_goes_back_waits_until_a_place_is_free(status: MissionStatus) -> None:
+def test_a_returned_task_waits_for_a_free_slot(status: MissionStatus) -> None:
     world = World(Plan(tasks=tuple(Task(id=name, text="x") for name in "abc"), at_once=2), 0, (), set())
     begin(world, "a")
     begin(world, "b", "c", status=status)

@@ -110,7 +110,7 @@ def test_a_plan_comes_back_from_yaml_and_json(plan: Plan, unicode: bool) -> None
 
 @given(plans())
 @settings(max_examples=examples(20))
-def test_whatever_a_task_follows_is_before_it(plan: Plan) -> None:
+def test_predecessors_precede_a_task_in_the_order(plan: Plan) -> None:
     order = order_tasks(plan)
     before = predecessors(plan)
     assert sorted(order) == sorted(task.id for task in plan.tasks)

@@ -93,7 +93,7 @@ def test_characters_far_beyond_a_table_of_the_grammar_do_no_harm(line: str) -> N
 
 
 @pytest.mark.parametrize("line", ["git push (", "git push 'x", "if git push", "for", "git push $(", "((((", "\0"])
-def test_what_cannot_be_taken_apart_is_asked_for(line: str) -> None:
+def test_an_unparsable_shell_line_needs_approval(line: str) -> None:
     judgement = judge(Shell(text=line), AROUND, RULES)
     assert (judgement.effect, judgement.rule) == ("ask", "shell-unparsable")
 
@@ -110,7 +110,7 @@ def test_every_program_is_found_in_every_form(commands: list[tuple[str, ...]], f
 
 @given(COMMANDS)
 @settings(max_examples=examples(60), deadline=None)
-def test_a_list_is_judged_as_it_is(command: tuple[str, ...]) -> None:
+def test_an_argument_list_is_judged_without_parsing(command: tuple[str, ...]) -> None:
     judgement = judge(Command(argv=command), AROUND, RULES)
     assert judgement.parts[0].text == " ".join(command)
 
@@ -188,7 +188,7 @@ def test_each_kind_has_a_rule_that_says_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["exec", "launch"])
-def test_what_nobody_vouches_for_is_denied(kind: RunKind) -> None:
+def test_a_run_without_an_allowing_rule_is_denied(kind: RunKind) -> None:
     judgement = judge(Run(kind=kind, run=("ls",)), AROUND, RULES)
     assert (judgement.effect, judgement.rule) == ("deny", "none")
 

@@ -176,7 +176,7 @@ def test_strings_that_are_meant_to_break_programs(step: int) -> None:
 
 
 @given(HOSTILE)
-def test_what_is_shown_in_code_is_the_text(text: str) -> None:
+def test_code_spans_and_blocks_show_the_exact_text(text: str) -> None:
     (paragraph,) = [token for token in PARSER.parse(f"a {code(text)} b") if token.type == "inline"]
     contents = [child.content for child in paragraph.children or ()]
     shown = printable(shown_path(text))
@@ -193,12 +193,12 @@ def test_what_is_shown_in_code_is_the_text(text: str) -> None:
         *(("refused", ""), ("failed", ""), ("exhausted", ""), ("cancelled", ""), ("discarded", "")),
     ],
 )
-def test_what_was_not_promoted_is_ended_or_has_nothing_to_undo(status: MissionStatus, verb: str) -> None:
+def test_undo_of_an_unpromoted_mission_ends_it_or_is_empty(status: MissionStatus, verb: str) -> None:
     advice = advise_undo(MissionState(id="m-1", status=status))
     assert advice.commands == ((f"chargehand mission {verb} m-1",) if verb else ())
 
 
-def test_what_was_promoted_is_undone_by_what_fits_how_far_it_went() -> None:
+def test_undo_commands_depend_on_export_and_application() -> None:
     promoted: dict[str, Any] = {"id": "m-1", "status": "promoted", "base": BASE}
     promoted |= {"commit": "1" * 40, "tree": "2" * 40}
     back = "chargehand mission rollback m-1"

@@ -95,7 +95,7 @@ def _apply_by_git(old: bytes, patch: bytes) -> bytes:
         (b"a\nb\n", b"a\n", {0}, b"a\n"),
     ],
 )
-def test_a_last_line_without_newline_leaves_the_newline_before_it(
+def test_a_last_line_without_newline_keeps_the_preceding_newline(
     old: bytes, new: bytes, kept: set[int], result: bytes
 ) -> None:
     hunks = find_hunks(old, new)
@@ -107,7 +107,7 @@ def test_a_last_line_without_newline_leaves_the_newline_before_it(
 @example(contents=(b"a\nb", b"a\n"), choice=[True] * 20)
 @example(contents=(b"\nb\na\nb\nb", b"b\nb\n"), choice=[True] * 20)
 @settings(max_examples=examples(150), deadline=None)
-def test_any_kept_hunks_are_what_git_applies(contents: tuple[bytes, bytes], choice: list[bool]) -> None:
+def test_any_kept_hunks_equal_the_result_of_git_apply(contents: tuple[bytes, bytes], choice: list[bool]) -> None:
     old, new = contents
     hunks = find_hunks(old, new)
     assert hunks is not None
@@ -169,7 +169,7 @@ def _within(path: str, root: str) -> bool:
 
 @given(source=_FILES, target=_FILES, data=st.data())
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_plan_of_paths_tells_exactly_what_is_then_there(
+def test_a_path_plan_predicts_the_result_exactly(
     depot: Depot, source: dict[str, File], target: dict[str, File], data: st.DataObject
 ) -> None:
     known = sorted({"/".join(p.split("/")[: n + 1]) for p in (*source, *target) for n in range(p.count("/") + 1)})
@@ -178,7 +178,7 @@ def test_a_plan_of_paths_tells_exactly_what_is_then_there(
 
 
 @pytest.mark.parametrize("chosen", [["a/x"], ["a"], ["b"], ["b/y"], ["a/x", "b/y"]])
-def test_a_file_and_a_directory_of_one_name(depot: Depot, chosen: list[str]) -> None:
+def test_restore_of_a_file_and_a_directory_of_the_same_name(depot: Depot, chosen: list[str]) -> None:
     source: dict[str, File] = {"a": (FILE, b"a"), "b/y": (FILE, b"y"), "b/z": (FILE, b"z")}
     target: dict[str, File] = {"a/x": (FILE, b"x"), "a/w": (FILE, b"w"), "b": (FILE, b"b")}
     _check_plan(depot, source, target, chosen)

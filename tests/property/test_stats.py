@@ -345,7 +345,7 @@ def test_the_times_and_the_money_of_200_missions_equal_the_truth(writer: Writer)
     assert spread.p99 == max(truth.checkpoint_seconds)
 
 
-def test_what_the_sandboxes_of_200_missions_took_equals_the_truth(writer: Writer) -> None:
+def test_sandbox_usage_of_200_missions_equals_the_truth(writer: Writer) -> None:
     write_all(writer)
     took, truth = writer.stats().sandboxes, writer.truth
     assert took.closed == took.ready.known == truth.sandboxes > 0
@@ -354,7 +354,7 @@ def test_what_the_sandboxes_of_200_missions_took_equals_the_truth(writer: Writer
     assert took.memory.known + took.memory.unknown == took.disk.known == truth.sandboxes / 2
 
 
-def test_what_was_counted_before_is_counted_no_other_way_again(writer: Writer) -> None:
+def test_cached_blocks_give_the_same_stats(writer: Writer) -> None:
     write_all(writer)
     blocks: TalliedBlocks = {}
     assert writer.stats(known=blocks) == writer.stats()
@@ -370,7 +370,7 @@ def test_what_was_counted_before_is_counted_no_other_way_again(writer: Writer) -
     assert writer.stats(known=blocks, since=START) == writer.stats(since=START)
 
 
-def test_only_what_was_created_since_then_counts(writer: Writer) -> None:
+def test_only_missions_created_since_the_given_time_count(writer: Writer) -> None:
     for _ in range(5):
         writer.write(SCRIPTS[0])
     writer.clock.advance(7 * 86_400)
@@ -385,7 +385,7 @@ def test_only_what_was_created_since_then_counts(writer: Writer) -> None:
     assert writer.stats(since=east).missions.total == 1
 
 
-def test_only_one_project_counts_where_one_is_named(writer: Writer) -> None:
+def test_only_missions_of_the_given_project_count(writer: Writer) -> None:
     writer.write(SCRIPTS[0], project="p")
     writer.write(SCRIPTS[3], project="q")
     assert writer.stats(project="p").rates.promotion == 1.0
@@ -393,7 +393,7 @@ def test_only_one_project_counts_where_one_is_named(writer: Writer) -> None:
     assert writer.stats(project="r").missions.total == 0
 
 
-def test_of_nothing_every_rate_is_unknown(writer: Writer) -> None:
+def test_rates_are_unknown_without_missions(writer: Writer) -> None:
     stats = writer.stats()
     assert (stats.rates.completion, stats.rates.promotion, stats.rates.engine_failure) == (None, None, None)
     assert (stats.missions.seconds.p50, stats.attempts.cost.usd, stats.missions.total) == (None, None, 0)
@@ -487,7 +487,7 @@ def test_any_log_gives_rates_of_parts_of_a_whole(given_logs: list[tuple[list[Eve
 
 @given(st.lists(logs, max_size=4))
 @settings(max_examples=examples(60), deadline=None)
-def test_the_projected_rows_of_any_logs_give_what_folding_the_logs_gives(given_logs: list[list[Event]]) -> None:
+def test_stats_of_projected_rows_equal_those_of_folded_logs(given_logs: list[list[Event]]) -> None:
     with tempfile.TemporaryDirectory() as place:
         writer, tally = Writer(Path(place), seed=1), MissionTally()
         try:
@@ -504,7 +504,7 @@ def test_the_projected_rows_of_any_logs_give_what_folding_the_logs_gives(given_l
 
 @given(logs, st.booleans())
 @settings(max_examples=examples(150), deadline=None)
-def test_every_ended_attempt_of_any_log_has_exactly_one_class(events: list[Event], live: bool) -> None:
+def test_every_ended_attempt_has_exactly_one_class(events: list[Event], live: bool) -> None:
     state, tally = fold(events, live=live), MissionTally()
     tally.add(state, measured(events))
     attempts = tally.stats().attempts

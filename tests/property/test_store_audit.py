@@ -167,7 +167,7 @@ def test_a_line_that_cannot_have_been_written_is_read_and_named(kept: Path, colu
 
 @given(seqs, st.sampled_from(COLUMNS[1:]))
 @settings(max_examples=examples(30), deadline=None)
-def test_two_lines_that_change_one_column(kept: Path, seq: int, column: str) -> None:
+def test_swapped_columns_of_two_events_are_found(kept: Path, seq: int, column: str) -> None:
     other = seq % LINES + 1
 
     def change(raw: sqlite3.Connection) -> None:
@@ -246,7 +246,7 @@ def test_a_cut_tail_with_a_fitting_row_is_found_down_to_the_last_durable_line(ke
 
 @given(st.integers(2, LINES))
 @settings(max_examples=examples(12), deadline=None)
-def test_a_chain_made_anew_is_found_down_to_the_last_durable_line(kept: Path, seq: int) -> None:
+def test_a_rewritten_chain_is_found_up_to_the_last_durable_event(kept: Path, seq: int) -> None:
     def change(raw: sqlite3.Connection) -> None:
         for number in range(seq, LINES + 1):
             forge(raw, number, number=number)
@@ -259,7 +259,7 @@ def test_a_chain_made_anew_is_found_down_to_the_last_durable_line(kept: Path, se
 
 @given(seqs)
 @settings(max_examples=examples(8), deadline=None)
-def test_a_payload_that_nobody_ordered_to_erase(kept: Path, seq: int) -> None:
+def test_an_unordered_erasure_of_a_payload_is_found(kept: Path, seq: int) -> None:
     report = audited(kept, lambda raw: put(raw, seq, "payload", None))
     assert places(report) == {("m-1", seq)}
     assert [problem.kind for problem in report.problems] == ["payload_missing"]
@@ -342,7 +342,7 @@ def test_a_table_that_is_gone_is_a_problem_not_a_crash(kept: Path) -> None:
     assert {problem.kind for problem in report.problems} == {"store_damaged"}
 
 
-def test_one_mission_can_be_asked_for_alone(kept: Path) -> None:
+def test_a_single_mission_can_be_audited(kept: Path) -> None:
     assert audited(kept, lambda raw: put(raw, 3, "type", "x"), "m-2").ok
     alone = audited(kept, lambda raw: put(raw, 3, "type", "x"), "m-1")
     assert (places(alone), alone.events, alone.missions) == ({("m-1", 3)}, LINES, 1)

@@ -174,7 +174,7 @@ def test_a_cut_tail_is_found_by_signed_heads_alone(kept: Path, seq: int) -> None
 
 @given(st.integers(2, LINES))
 @settings(max_examples=examples(11), deadline=None)
-def test_a_chain_made_anew_is_found_by_signed_heads_alone(kept: Path, seq: int) -> None:
+def test_a_rewritten_chain_is_found_by_signed_heads_alone(kept: Path, seq: int) -> None:
     report = audited(kept, rewritten(seq), without("heads/m-1"))
     assert report.ok == (seq > SIGNED)
     signed = {("m-1", number, "head_changed") for number in (FIRST, SIGNED) if number >= seq}
@@ -183,7 +183,7 @@ def test_a_chain_made_anew_is_found_by_signed_heads_alone(kept: Path, seq: int) 
 
 @given(st.integers(2, SIGNED))
 @settings(max_examples=examples(7), deadline=None)
-def test_a_witness_from_elsewhere_finds_what_all_files_here_hide(kept: Path, seq: int) -> None:
+def test_an_external_witness_finds_tampering_of_all_local_files(kept: Path, seq: int) -> None:
     witness = head(kept, SIGNED)
     hidden = (without("heads/*"), cut(seq))
     assert audited(kept, *hidden).ok
@@ -242,7 +242,7 @@ def test_a_changed_field_of_a_signed_head(kept: Path, field: str, value: object,
     assert found(report) == {("m-1", SIGNED, kind)}
 
 
-def test_a_head_of_one_line_does_not_pass_for_another(kept: Path) -> None:
+def test_a_head_of_another_event_is_rejected(kept: Path) -> None:
     moved = audited(kept, lambda home: (home / "heads/m-1.4.signed").rename(home / "heads/m-1.6.signed"))
     assert found(moved) == {("m-1", 6, "head_changed")}
 
@@ -293,7 +293,7 @@ def test_a_flipped_bit_of_a_key_is_named(kept: Path, name: str, bit: int) -> Non
     assert {"key_changed"} <= kinds <= {"key_changed", "key_unknown"}
 
 
-def test_a_directory_where_a_head_should_be_is_a_problem_not_a_crash(kept: Path) -> None:
+def test_a_directory_in_place_of_a_head_is_reported(kept: Path) -> None:
     def change(home: Path) -> None:
         (home / "heads/m-1").unlink()
         (home / "heads/m-1").mkdir()
@@ -314,7 +314,7 @@ def test_an_export_proves_itself(kept: Path, exported: list[bytes]) -> None:
     assert (erased["seq"], erased["erased"]["reason"]) == (ERASED, "asked for")
 
 
-def test_a_third_party_needs_nothing_of_ours(exported: list[bytes]) -> None:
+def test_an_export_can_be_verified_without_the_product(exported: list[bytes]) -> None:
     """Follow the page on the format with a program that imports nothing of the product."""
     documents = [json.loads(line) for line in exported]
     keys = {one["id"]: load_pem_public_key(one["public"].encode()) for one in documents if one["record"] == "key"}
@@ -375,7 +375,7 @@ def test_two_swapped_lines_of_an_export(exported: list[bytes], one: int, two: in
     assert places >= {("m-1", min(one, two))} | ({("m-1", max(one, two))} if not last_two else set())
 
 
-def test_what_the_chain_does_not_cover_is_covered_by_the_end(exported: list[bytes]) -> None:
+def test_the_end_record_covers_data_outside_the_chain(exported: list[bytes]) -> None:
     tampered = [line.replace(b"asked for", b"asked f0r") for line in exported]
     assert found(verify_export(tampered)) == {("", None, "export_malformed")}
 
@@ -395,14 +395,14 @@ def documents_of(lines: list[bytes]) -> list[dict[str, object]]:
 
 @given(st.integers(2, LINES))
 @settings(max_examples=examples(11), deadline=None)
-def test_a_cut_tail_of_an_export_that_was_sealed_anew(exported: list[bytes], seq: int) -> None:
+def test_a_truncated_and_resealed_export_is_found(exported: list[bytes], seq: int) -> None:
     documents = [one for one in documents_of(exported) if one.get("mission") != "m-1" or one["seq"] < seq]
     report = verify_export(sealed(documents))
     assert report.ok == (seq > SIGNED)
     assert report.ok or ("m-1", seq, "tail_missing") in found(report)
 
 
-def test_an_export_by_another_key_is_whole_and_a_witness_tells(
+def test_an_export_signed_by_another_key_is_found_by_a_witness(
     kept: Path, other: Path, exported: list[bytes]
 ) -> None:
     with open_store(other, read_only=True) as store:
@@ -425,12 +425,12 @@ def test_heads_without_their_key_and_a_key_under_a_false_name(exported: list[byt
 @pytest.mark.parametrize(
     "content", [b"", b"\n", b"{}\n", b"\xff\xfe", b'{"record":"export","format":2,"missions":[]}\n', b"[1]\n" * 3]
 )
-def test_what_is_no_export_is_a_problem_not_a_crash(content: bytes) -> None:
+def test_an_invalid_export_is_reported(content: bytes) -> None:
     report = verify_export(content.splitlines(keepends=True))
     assert "export_malformed" in {problem.kind for problem in report.problems}
 
 
-def test_an_erasure_that_nobody_ordered_shows_in_an_export(exported: list[bytes]) -> None:
+def test_an_unordered_erasure_in_an_export_is_found(exported: list[bytes]) -> None:
     documents = [one | {"payload": None} if one.get("seq") == 5 else one for one in documents_of(exported)]
     report = verify_export(sealed(documents))
     assert found(report) == {("m-1", 5, "payload_missing"), ("m-2", 5, "payload_missing")}

@@ -229,7 +229,7 @@ TestSummaryMachine.settings = settings(max_examples=examples(14), stateful_step_
 
 @given(st.lists(st.tuples(created, batches), min_size=1, max_size=3))
 @settings(max_examples=examples(6), deadline=None)
-def test_a_store_of_the_version_before_opens_lists_and_goes_on(
+def test_a_store_of_the_previous_version_is_migrated_and_usable(
     logs: list[tuple[MissionCreated, list[Payload]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -260,7 +260,7 @@ def test_a_store_of_the_version_before_opens_lists_and_goes_on(
             assert store.rebuild().differing == ()
 
 
-def test_a_reader_beside_many_writers_sees_each_line_once_and_in_order(tmp_path: Path) -> None:
+def test_a_reader_with_concurrent_writers_sees_each_event_once_in_order(tmp_path: Path) -> None:
     home = tmp_path / "home"
     open_store(home).close()
 
@@ -283,7 +283,7 @@ def test_a_reader_beside_many_writers_sees_each_line_once_and_in_order(tmp_path:
             assert tuple(mine) == store.log.read(f"m-{number}")
 
 
-def test_filters_leave_out_and_pages_go_on_from_where_one_was(tmp_path: Path) -> None:
+def test_filters_and_pagination_of_summaries(tmp_path: Path) -> None:
     clock = SteppedClock()
     with open_store(tmp_path / "home", clock=clock) as store:
         for number in range(6):
@@ -314,7 +314,7 @@ def test_filters_leave_out_and_pages_go_on_from_where_one_was(tmp_path: Path) ->
         assert len(store.log.after(types=["mission.created"], limit=4)) == 4
 
 
-def test_a_damaged_line_stops_nobody_else(tmp_path: Path) -> None:
+def test_a_damaged_event_does_not_affect_other_missions(tmp_path: Path) -> None:
     with open_store(tmp_path / "home") as store:
         for mission in ("m-1", "m-2"):
             store.log.append(mission, MissionCreated(project="p", repository="/r", request=REQUEST), STEP)
@@ -328,7 +328,7 @@ def test_a_damaged_line_stops_nobody_else(tmp_path: Path) -> None:
         assert store.log.summary("m-1").summary.unknown_events == 1
 
 
-def test_a_mission_that_is_taken_up_while_one_looks_is_shown_as_held(tmp_path: Path) -> None:
+def test_a_mission_claimed_during_listing_is_shown_as_live(tmp_path: Path) -> None:
     with open_store(tmp_path / "home") as store:
         store.log.append("m-1", MissionCreated(project="p", repository="/r", request=REQUEST))
         store.log.claim("m-1", owner="k-dead", epoch=0)
@@ -343,7 +343,7 @@ def test_a_mission_that_is_taken_up_while_one_looks_is_shown_as_held(tmp_path: P
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_what_nobody_holds_is_marked_the_same_in_a_row_and_in_a_fold(live: bool) -> None:
+def test_an_unclaimed_mission_is_marked_equally_in_a_row_and_a_fold(live: bool) -> None:
     assert summary_of(fold([], live=live)) == MissionSummary()
     empty = MissionSummary()
     mark_unheld(empty)

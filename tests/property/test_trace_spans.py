@@ -29,7 +29,7 @@ LOGS = st.builds(lines, st.lists(payloads(), max_size=20), st.lists(st.integers(
 
 
 @given(LOGS)
-def test_spans_of_any_log_are_made_and_each_goes_out_once(log: list[Event]) -> None:
+def test_spans_of_any_log_are_valid_and_exported_once(log: list[Event]) -> None:
     spans = mission_spans(log)
     assert all(START <= span.start <= span.end for span in spans)
     assert all(span.parent or span.name == "mission" for span in spans)

@@ -170,14 +170,14 @@ def test_no_pattern_blocks_the_process(pattern: str, path: str) -> None:
         ("x\n!x", "x", False),
     ],
 )
-def test_includes_a_path_or_what_lies_above_it(patterns: str, path: str, included: bool) -> None:
+def test_rules_include_a_path_by_itself_or_its_parents(patterns: str, path: str, included: bool) -> None:
     rules = IgnoreFile(patterns.encode())
     assert rules.includes(path.encode(), directory=False) is included
 
 
 @given(pattern=_PATTERNS, path=_PATHS)
 @settings(max_examples=examples(100), deadline=None)
-def test_what_is_included_is_looked_for(pattern: str, path: str) -> None:
+def test_parents_of_included_paths_may_match_below(pattern: str, path: str) -> None:
     rules = IgnoreFile(pattern.encode())
     if rules.includes(path.encode(), directory=False):
         parts = path.split("/")

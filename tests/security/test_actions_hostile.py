@@ -25,7 +25,7 @@ def canary(tmp_path: Path) -> Canary:
     return Canary(tmp_path / "canary")
 
 
-def test_nothing_planted_runs(canary: Canary, tmp_path: Path) -> None:
+def test_planted_programs_do_not_run(canary: Canary, tmp_path: Path) -> None:
     kit = ActionsKit(tmp_path / "crashes", FILES)
     mission = kit.run("echo more >> README.md", checks=("true",))
     assert mission.status == "promoted", mission.reasons
@@ -56,7 +56,7 @@ def test_an_address_is_never_a_program(canary: Canary, tmp_path: Path, scheme: s
     assert canary.fired() == set()
 
 
-def test_the_remotes_own_hooks_are_the_remotes(canary: Canary, tmp_path: Path) -> None:
+def test_hooks_of_the_remote_run_but_not_those_in_the_project(canary: Canary, tmp_path: Path) -> None:
     """The control: a hook of the remote runs, as for any push; a hook among the project's files does not."""
     kit = ActionsKit(tmp_path / "crashes", FILES)
     mission = kit.run("echo more >> README.md", checks=("true",))

@@ -74,7 +74,7 @@ async def test_a_head_that_two_could_read_differently_is_refused(tmp_path: Path,
     assert record.status in (400, 405, 417, 431, 505)
 
 
-def test_the_good_head_that_the_bad_ones_are_made_of_is_read() -> None:
+def test_a_valid_request_head_is_read() -> None:
     head = read_head(A + b"\r\n")
     assert (head.method, head.host, head.port, head.target) == ("GET", "a.test", 80, b"/")
     assert (read_head(b"GET http://A.Test.:80?q HTTP/1.1\r\nhost: a.test\r\n\r\n").target) == b"/?q"
@@ -91,7 +91,7 @@ async def test_a_head_that_does_not_come_is_given_up(tmp_path: Path) -> None:
         assert (await out.say(b"GET http://a.test/ HTTP/1.1\r\n")).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_what_is_for_the_proxy_alone_does_not_reach_the_host(tmp_path: Path) -> None:
+async def test_proxy_and_hop_by_hop_headers_do_not_reach_the_host(tmp_path: Path) -> None:
     async with upstream() as host, proxy(tmp_path, f"127.0.0.1:{host.port}") as out:
         more = (
             *("Proxy-Authorization: Basic c2VjcmV0", "Connection: X-Mine, Upgrade", "X-Mine: 1", "Upgrade: h2c"),
@@ -108,7 +108,7 @@ async def test_what_is_for_the_proxy_alone_does_not_reach_the_host(tmp_path: Pat
     assert names == {b"host", b"x-good", b"connection"}
 
 
-async def test_a_second_request_on_a_connection_goes_nowhere(tmp_path: Path) -> None:
+async def test_a_second_request_on_a_connection_is_ignored(tmp_path: Path) -> None:
     async with upstream() as host, proxy(tmp_path, f"127.0.0.1:{host.port}") as out:
         place = f"127.0.0.1:{host.port}"
         answer = await out.say(get(place, "/one") + get(place, "/two"))
@@ -117,7 +117,7 @@ async def test_a_second_request_on_a_connection_goes_nowhere(tmp_path: Path) -> 
         assert b"/two" not in host.got[0]
 
 
-async def test_a_body_that_hides_a_request_stays_a_body(tmp_path: Path) -> None:
+async def test_a_request_smuggled_in_a_body_is_not_sent(tmp_path: Path) -> None:
     async with upstream() as host, proxy(tmp_path, f"127.0.0.1:{host.port}") as out:
         place = f"127.0.0.1:{host.port}"
         hidden = b"0\r\n\r\nGET /hidden HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -136,7 +136,7 @@ async def test_a_body_that_hides_a_request_stays_a_body(tmp_path: Path) -> None:
         b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
     ],
 )
-async def test_an_answer_that_is_none_is_a_502(tmp_path: Path, answer: bytes) -> None:
+async def test_an_invalid_response_is_a_502(tmp_path: Path, answer: bytes) -> None:
     async with upstream(answer) as host, proxy(tmp_path, f"127.0.0.1:{host.port}") as out:
         said = await out.say(get(f"127.0.0.1:{host.port}"))
     assert said.startswith(b"HTTP/1.1 502 "), said
@@ -172,7 +172,7 @@ async def tls_ways(place: Path) -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 100])
-async def test_tls_for_the_allowed_host_passes_however_it_is_cut(tmp_path: Path, pieces: int) -> None:
+async def test_tls_for_the_allowed_host_passes_in_any_number_of_pieces(tmp_path: Path, pieces: int) -> None:
     names = Names(allowed_test=[["127.0.0.1"]])
     async with tls_ways(tmp_path) as (place, got), proxy(tmp_path, f"private:{place}", names=names) as out:
         data = hello("allowed.test")
@@ -216,12 +216,12 @@ def test_a_hello_over_many_records_is_read() -> None:
         assert read_server_name(found) == "a.test"
 
 
-def test_a_hello_is_not_judged_before_it_is_whole() -> None:
+def test_an_incomplete_client_hello_is_not_judged() -> None:
     data = hello("a.test")
     assert {read_client_hello(data[:size]) for size in range(len(data))} == {None}
 
 
-def test_a_hello_that_is_none_is_refused() -> None:
+def test_an_invalid_client_hello_is_refused() -> None:
     whole = read_client_hello(hello("a.test"))
     assert whole is not None
     for size in range(len(whole)):
@@ -251,7 +251,7 @@ def test_two_names_in_a_hello_are_refused() -> None:
             read_server_name(start + len(extensions).to_bytes(2, "big") + extensions)
 
 
-def test_no_refusal_repeats_what_it_refuses_with_a_secret() -> None:
+def test_a_refusal_does_not_repeat_a_secret() -> None:
     with pytest.raises(EgressRefusal) as caught:
         read_head(b"GET http://user:s3cret@a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n")
     assert "s3cret" not in caught.value.message + caught.value.hint

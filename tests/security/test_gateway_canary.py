@@ -235,7 +235,7 @@ def looked(office: Office, result: Completed) -> str:
         )
 
 
-def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
+def test_the_search_finds_a_planted_key(tmp_path: Path) -> None:
     """Each hiding place is tried, so that the tests above can fail."""
     canary = Canary()
     with App.open(

@@ -272,7 +272,7 @@ TEXT = st.text(st.sampled_from('sk-canry7 .\n"\\é%&;{}[]'), max_size=40)
 
 @given(before=TEXT, after=TEXT, name=st.sampled_from(sorted(ENCODINGS)))
 @example(before="sk-canary-", after="7f3Qz9", name="plain")
-def test_what_stands_around_a_key_stays_and_json_stays_json(before: str, after: str, name: str) -> None:
+def test_redaction_keeps_the_text_around_a_key_and_valid_json(before: str, after: str, name: str) -> None:
     keys = KeyFilter(KEY, "K")
     said = {"a": [before, before + "|" + ENCODINGS[name](KEY) + "|" + after], "b": after}
     clean = json.loads(keys.scrub(json.dumps(said).encode()))
@@ -285,13 +285,13 @@ def test_what_stands_around_a_key_stays_and_json_stays_json(before: str, after: 
 
 
 @given(text=TEXT)
-def test_what_holds_no_key_goes_on_as_it_is(text: str) -> None:
+def test_text_without_a_key_is_unchanged(text: str) -> None:
     content = json.dumps({"content": text}).encode()
     assert KeyFilter(KEY).scrub(content) == content
 
 
 @pytest.mark.parametrize("key", [None, "", "x", "none", "EMPTY"])
-def test_a_key_that_is_none_is_left_alone(key: str | None) -> None:
+def test_a_missing_or_trivial_key_is_not_redacted(key: str | None) -> None:
     assert not KeyFilter(key).active
     assert KeyFilter(key).scrub(f"say {key}".encode()) == f"say {key}".encode()
 
@@ -325,7 +325,7 @@ async def test_a_key_that_may_be_a_word_is_taken_out_of_headers_and_errors(
 
 
 @pytest.mark.parametrize("key", ["ollama", "dummy-key-1", "not-needed", "x"])
-def test_of_a_key_that_cannot_be_protected_in_replies_that_is_said(key: str) -> None:
+def test_a_weak_key_that_cannot_be_redacted_is_explained(key: str) -> None:
     said = explain_weak_key(key)
     assert ("from nothing" if key == "x" else "from errors and headers") in said
     assert key not in said.split()

@@ -305,7 +305,7 @@ def work_through(depot: Depot, workspace: Workspace, *, branch: str) -> str:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("part", ["config", "tree", "critical", "no-gitdir"])
-def test_nothing_fires_on_the_host(
+def test_no_planted_vector_runs_on_the_host(
     canary: Canary, tmp_path: Path, driver: DriverName, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: dict[str, Callable[[Vector], bool]] = {
@@ -336,7 +336,7 @@ def test_nothing_fires_on_the_host(
     assert canary.fired() == set()
 
 
-def test_what_fires_of_the_users_own_configuration(canary: Canary, tmp_path: Path) -> None:
+def test_only_filters_of_the_user_configuration_run(canary: Canary, tmp_path: Path) -> None:
     """The users' own configuration counts: filters, which `git status` and a checkout need, run; nothing else
     does.
     """

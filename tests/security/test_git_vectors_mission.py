@@ -44,7 +44,7 @@ def planting(place: Path, script: str) -> Path:
     return repository(place, {**FILES, "plant.sh": script})
 
 
-def test_no_command_runs_what_an_agent_planted(cli: Cli, canary: Canary, tmp_path: Path) -> None:
+def test_no_command_runs_planted_vectors(cli: Cli, canary: Canary, tmp_path: Path) -> None:
     assert set(DANGEROUS) <= VECTORS.keys()
     repo = planting(tmp_path / "repo", f"{CHANGE}\n{plant(DANGEROUS, canary)}\n{CHANGE}\n")
 
@@ -75,7 +75,7 @@ def test_no_command_runs_what_an_agent_planted(cli: Cli, canary: Canary, tmp_pat
     assert canary.fired()
 
 
-def test_what_is_critical_is_refused_and_runs_nowhere(cli: Cli, canary: Canary, tmp_path: Path) -> None:
+def test_critical_vectors_are_refused_and_never_run(cli: Cli, canary: Canary, tmp_path: Path) -> None:
     for names in CRITICAL:
         repo = planting(tmp_path / names[0], f"{plant(names, canary)}\n")
         before = repository_state(repo)

@@ -129,7 +129,7 @@ def jail(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 @pytest.mark.parametrize("attempt", OUTSIDE, ids=lambda attempt: attempt.name)
-def test_outside_it_works(attempt: Attempt, ground: Ground, tmp_path: Path) -> None:
+def test_each_attempt_succeeds_outside_a_sandbox(attempt: Attempt, ground: Ground, tmp_path: Path) -> None:
     """The control for the refusals inside; runs as this user, in new namespaces, or as root."""
     if attempt.outside == "root" and os.geteuid() != 0:
         pytest.skip("outside only root can do it")
@@ -148,7 +148,7 @@ def test_outside_it_works(attempt: Attempt, ground: Ground, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("attempt", TRIED, ids=lambda attempt: attempt.name)
-def test_inside_it_is_refused(attempt: Attempt, ground: Ground, jail: Jail) -> None:
+def test_each_attempt_is_refused_inside_a_sandbox(attempt: Attempt, ground: Ground, jail: Jail) -> None:
     program = ground.inside() + attempt.program
     if not attempt.limits:
         refused(jail.asks(program), *attempt.refusals)
@@ -187,7 +187,7 @@ def run(jail: Jail, workspace: Workspace, script: str) -> str:
 
 
 @pytest.mark.parametrize("planted", TREES, ids=lambda planted: planted.name)
-def test_what_is_planted_in_the_tree_is_found(planted: Planted, harness: DriverHarness, jail: Jail) -> None:
+def test_planted_tree_entries_are_found(planted: Planted, harness: DriverHarness, jail: Jail) -> None:
     workspace = harness.workspace(limits=LIMITS)
     if jail.kind in planted.impossible:
         with pytest.raises(ScriptFailedError, match=planted.impossible[jail.kind]):
@@ -208,14 +208,14 @@ def test_what_is_planted_in_the_tree_is_found(planted: Planted, harness: DriverH
     workspace.discard()
 
 
-def test_a_tree_without_any_of_it_has_no_findings(harness: DriverHarness) -> None:
+def test_a_harmless_tree_has_no_critical_findings(harness: DriverHarness) -> None:
     workspace = harness.workspace(limits=LIMITS)
     harness.run(workspace, "echo more >> README.md; mkdir new; ln -s ../README.md new/link; echo x > new/'ü b'")
     assert [finding for finding in workspace.scan().findings if finding.severity == "critical"] == []
     workspace.discard()
 
 
-def test_the_threat_model_lists_each_attempt_as_it_is_tried() -> None:
+def test_the_threat_model_lists_each_attempt() -> None:
     """`python -m tests.hostile_list` makes the table."""
     assert table() in (ROOT / "docs/threat-model.md").read_text()
 

@@ -85,7 +85,7 @@ READS = [
 @pytest.mark.parametrize(
     "calls", [WRITES, PROCESSES, NETWORK, READS], ids=["writes", "processes", "network", "reads"]
 )
-def test_python_gets_at_nothing(place: Place, calls: list[str]) -> None:
+def test_python_snippets_have_no_access_to_the_host(place: Place, calls: list[str]) -> None:
     lines = [f"{call!r}: tried({call})," for call in calls]
     seen = place.value("python", TRIED + "import os\n{" + "\n".join(lines) + "}", seconds=30.0, memory_mb=64)
     allowed = [
@@ -143,7 +143,7 @@ libc = ctypes.CDLL(None, use_errno=True)
     assert place.value("python", source, memory_mb=64) == [-1] * 9
 
 
-def test_a_crash_of_the_interpreter_ends_one_snippet(place: Place) -> None:
+def test_an_interpreter_crash_ends_only_its_snippet(place: Place) -> None:
     result = place.run("python", "import ctypes\nprint('before')\nctypes.string_at(0)")
     assert result.error is not None
     assert (result.error.kind, result.console[0].text) == ("ended", "before")
@@ -172,7 +172,7 @@ FORGED = [
 
 
 @pytest.mark.parametrize("lines", FORGED, ids=range(len(FORGED)))
-def test_a_forged_report_is_told_of_this_snippet_alone(place: Place, lines: bytes) -> None:
+def test_a_forged_report_affects_only_its_snippet(place: Place, lines: bytes) -> None:
     source = (
         f"import os\nfor fd in range(3, 9):\n  try: os.write(fd, {lines!r})\n  except OSError: pass\nos._exit(0)"
     )
@@ -181,7 +181,7 @@ def test_a_forged_report_is_told_of_this_snippet_alone(place: Place, lines: byte
     assert place.value("javascript", "1 + 1") == 2
 
 
-def test_javascript_has_the_language_and_nothing_else(place: Place) -> None:
+def test_javascript_has_no_host_interfaces(place: Place) -> None:
     names = (
         "process require module std os bjson scriptArgs print finish given fetch Deno Bun load WebAssembly Worker"
     )
@@ -195,7 +195,7 @@ def test_javascript_has_the_language_and_nothing_else(place: Place) -> None:
     assert "print" not in place.value("javascript", reached)
 
 
-def test_javascript_that_changes_its_own_world_still_ends_typed(place: Place) -> None:
+def test_javascript_with_modified_builtins_ends_with_a_typed_error(place: Place) -> None:
     for source in (
         "JSON.stringify = () => 'x'; ({a: 1})",
         "Object.prototype.toJSON = () => 7; ({a: 1})",
@@ -211,7 +211,7 @@ def test_javascript_that_changes_its_own_world_still_ends_typed(place: Place) ->
         assert kind in (None, "exception", "not_json"), source
 
 
-def test_one_snippet_finds_nothing_of_another(place: Place) -> None:
+def test_a_snippet_finds_no_trace_of_another(place: Place) -> None:
     for language, leave, look in (
         ("python", "import sys, builtins\nsys.secret = builtins.secret = 1", "import sys\nhasattr(sys, 'secret')"),
         ("javascript", "globalThis.secret = Array.prototype.secret = 1", "typeof secret !== 'undefined'"),

@@ -70,7 +70,7 @@ def each(cases: dict[str, list[str]]) -> Any:
 
 
 @each(FITS)
-def test_what_fits_in_16_mib_runs(place: Place, language: str, source: str) -> None:
+def test_a_snippet_within_16_mib_runs(place: Place, language: str, source: str) -> None:
     assert place.value(language, source) >= 14 << 17
 
 
@@ -89,7 +89,7 @@ def test_a_larger_limit_lets_more_in(place: Place, language: str) -> None:
     assert place.value(language, source, memory_mb=64) == 40 << 20
 
 
-def test_the_peak_tells_what_a_snippet_took(place: Place) -> None:
+def test_peak_memory_reports_the_use_of_a_snippet(place: Place) -> None:
     small = place.run("python", "1").peak_memory
     large = place.run("python", "len(bytes(b'x' * (12 << 20)))").peak_memory
     assert small is not None
@@ -212,7 +212,7 @@ def test_ten_thousand_lines_come_in_order(place: Place, language: str, source: s
         ],
     }
 )
-def test_what_json_has_not_is_told(place: Place, language: str, source: str) -> None:
+def test_a_value_without_json_form_is_an_error(place: Place, language: str, source: str) -> None:
     assert place.kind(language, source) == "not_json"
 
 

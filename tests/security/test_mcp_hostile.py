@@ -91,7 +91,7 @@ def hostile(service: Service) -> Hostile:
         ({"Host": "localhost:{port}"}, 200, None),
     ],
 )
-def test_who_is_not_meant_is_refused_before_anything_is_read(
+def test_requests_are_checked_for_token_origin_and_host(
     service: Service, hostile: Hostile, headers: dict[str, str], status: int, code: str | None
 ) -> None:
     port = service.url.removesuffix("/mcp").rpartition(":")[2]
@@ -113,7 +113,7 @@ def test_who_is_not_meant_is_refused_before_anything_is_read(
         "[" * 100_000,
     ],
 )
-def test_what_is_no_message_is_answered_by_an_error(hostile: Hostile, body: str | bytes) -> None:
+def test_an_invalid_message_gets_an_error_reply(hostile: Hostile, body: str | bytes) -> None:
     answer = hostile.send(body)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] in (-32700, -32600, -32602)
@@ -157,7 +157,7 @@ def test_unknown_tools_and_methods_are_errors_of_the_protocol(hostile: Hostile) 
         ("promote", {"mission": "m-1"}, "not_found"),
     ],
 )
-def test_wrong_arguments_are_told_with_a_code(
+def test_wrong_arguments_are_refused_with_a_code(
     hostile: Hostile, tool: str, arguments: dict[str, Any], code: str
 ) -> None:
     assert hostile.refused(tool, **arguments) == code
@@ -175,7 +175,7 @@ def test_no_client_grants_trust(hostile: Hostile, tmp_path: Path, content: str) 
     ] == {"missions": [], "next_cursor": None}
 
 
-def test_over_stdio_what_is_no_message_is_answered_and_eof_ends_it(place: Path) -> None:
+def test_stdio_answers_invalid_messages_with_errors_and_ends_at_eof(place: Path) -> None:
     cli = Cli(place)
     lines = [
         b"{nope",

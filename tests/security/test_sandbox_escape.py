@@ -34,7 +34,7 @@ def jail(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 # Reading files
 
 
-def test_the_files_of_the_host_are_not_there(jail: Jail, tmp_path: Path) -> None:
+def test_files_of_the_host_are_not_visible(jail: Jail, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("x")
     paths = [
@@ -177,7 +177,7 @@ tell({{"pids": pids, "self": os.getpid(), "host": attempt(os.kill, {os.getpid() 
     assert (seen["host"], seen["tester"]) == ("ESRCH", "ESRCH")
 
 
-def test_what_the_kernel_tells_of_the_machine_is_covered(jail: Jail) -> None:
+def test_kernel_files_about_the_machine_are_masked(jail: Jail) -> None:
     names = ("keys", "key-users", "interrupts", "timer_list", "kcore", "kmsg", "sched_debug", "kpagecount")
     seen = jail.asks(f"tell({{n: attempt(read, '/proc/' + n) for n in {names!r}}})")
     if jail.kind == "container":  # engines cover a file with /dev/null, which reads as empty
@@ -220,7 +220,7 @@ tell({"seen": seen, "clone3": call(435, ctypes.create_string_buffer(88), 88)})
 
 
 @x86_64
-def test_nothing_can_be_mounted_or_unmounted(jail: Jail) -> None:
+def test_mounting_and_unmounting_is_refused(jail: Jail) -> None:
     program = """
 path = lambda text: ctypes.c_char_p(text.encode())
 seen = {"tmpfs": call(165, path("x"), path("/tmp"), path("tmpfs"), 0, None),
@@ -254,7 +254,7 @@ def test_every_mount_is_without_setuid_and_devices_and_the_system_is_read_only(j
         assert device or masked or place in writable or "ro" in words, place
 
 
-def test_setuid_programs_give_nothing(jail: Jail) -> None:
+def test_setuid_programs_gain_no_privileges(jail: Jail) -> None:
     program = """
 import shutil, subprocess
 shutil.copy(sys.executable, "suid")
@@ -293,7 +293,7 @@ tell(seen)
     assert not [path for path in upper.rglob("*") if stat.S_ISBLK(path.lstat().st_mode)]
 
 
-def test_forged_overlay_marks_change_nothing(jail: Jail) -> None:
+def test_forged_overlay_marks_have_no_effect(jail: Jail) -> None:
     """A mark is refused or has no meaning: a second sandbox on the same upper sees the same as the first."""
     program = """
 marks = {"opaque": b"y", "whiteout": b"y", "redirect": b"/top", "origin": b"x", "metacopy": b"", "impure": b"y"}
@@ -471,7 +471,7 @@ tell({hex(order): attempt(fcntl.ioctl, other, order, b"x") for order in (0x5412,
 
 
 @x86_64
-def test_prctl_changes_nothing_for_anybody_else(jail: Jail) -> None:
+def test_prctl_does_not_affect_other_processes(jail: Jail) -> None:
     program = """
 import time
 seen = [libc.prctl(op, value, 0, 0, 0) for op, value in ((1, 9), (4, 1), (36, 1), (24, 0), (35, 1), (47, 2))]
@@ -497,7 +497,7 @@ time.sleep(1000)
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-def test_a_listener_on_the_loopback_of_the_host_hears_nothing(jail: Jail, family: int, kind: int) -> None:
+def test_the_loopback_of_the_host_is_unreachable(jail: Jail, family: int, kind: int) -> None:
     address = "127.0.0.1" if family == socket.AF_INET else "::1"
     try:
         listener = socket.socket(family, kind)
@@ -523,7 +523,7 @@ tell(attempt(go))
             _ = listener.accept() if kind == socket.SOCK_STREAM else listener.recv(10)
 
 
-def test_only_an_empty_network_is_there(jail: Jail) -> None:
+def test_the_network_has_only_an_isolated_loopback(jail: Jail) -> None:
     program = """
 tell([[name for _, name in socket.if_nameindex()], open("/proc/net/route").read().splitlines()[1:],
       open("/proc/net/unix").read().splitlines()[1:]])
@@ -587,7 +587,7 @@ tell([libc.shmget({key}, 0, 0), errno.errorcode[ctypes.get_errno()], len(open("/
 # Exhausting resources
 
 
-def test_a_fork_bomb_stays_inside(jail: Jail) -> None:
+def test_a_fork_bomb_does_not_affect_other_sandboxes(jail: Jail) -> None:
     sandbox = jail.open("bomb", processes=40)
     bomb = "while True:\n    try: os.fork()\n    except OSError: pass\n"
     try:
@@ -604,7 +604,7 @@ def test_a_fork_bomb_stays_inside(jail: Jail) -> None:
     assert jail.asks("tell('alive')") == "alive"
 
 
-def test_a_memory_bomb_stays_inside(jail: Jail) -> None:
+def test_a_memory_bomb_does_not_affect_other_sandboxes(jail: Jail) -> None:
     sandbox = jail.open("memory", memory_mb=96)
     bomb = """
 for _ in range(2):
@@ -675,6 +675,6 @@ tell(seen | {"nice": attempt(os.nice, -5), "one": attempt(resource.prlimit, 1, r
 
 
 @pytest.mark.parametrize("check", [os.path.exists, os.path.islink])
-def test_the_host_is_as_it_was(jail: Jail, check: Callable[[str], bool]) -> None:
+def test_no_file_of_the_attacks_is_on_the_host(jail: Jail, check: Callable[[str], bool]) -> None:
     assert not [path for path in ("/x", "/usr/x", "/etc/x", "/tmp/full", "/dev/shm/full") if check(path)]
     assert errno.errorcode[errno.EPERM] == "EPERM"

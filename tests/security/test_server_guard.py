@@ -75,7 +75,9 @@ def clients(served: Served) -> dict[str, httpx.Client]:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
-def test_every_route_asks_the_one_policy(served: Served, clients: dict[str, httpx.Client], route: Route) -> None:
+def test_every_route_enforces_the_access_policy(
+    served: Served, clients: dict[str, httpx.Client], route: Route
+) -> None:
     assert route.action in ACCESS_RULES
     stranger = served.stranger()
     refused = ask(stranger, route)
@@ -103,14 +105,14 @@ def test_the_feed_is_for_readers(served: Served, clients: dict[str, httpx.Client
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "evil.example:8642", "127.0.0.1:1", ""])
-def test_another_host_reaches_nothing(served: Served, host: str) -> None:
+def test_a_foreign_host_header_is_refused(served: Served, host: str) -> None:
     client = served.stranger()
     for path in ("/", "/health", f"{API}/session", "/openapi.json"):
         answer = client.get(path, headers={"Host": host})
         assert answer.status_code in (400, 403), answer.text  # 400 if the web server itself refuses it
 
 
-def test_a_page_of_another_origin_changes_nothing(served: Served) -> None:
+def test_cross_origin_requests_are_refused(served: Served) -> None:
     client = served.owner()
     port = client.base_url.port
     for headers in (
@@ -158,7 +160,7 @@ async def test_a_busy_stream_ends_once_its_session_counts_no_more(tmp_path: Path
         assert b"mission.created" not in await stream()
 
 
-def test_no_cookie_is_a_session_and_none_is_set(served: Served) -> None:
+def test_cookies_are_neither_accepted_nor_set(served: Served) -> None:
     """A browser sends the cookies of 127.0.0.1 to every server there, and each could replay a session cookie."""
     client = served.owner()
     secret = client.headers["Authorization"].removeprefix("Bearer ")
@@ -173,7 +175,7 @@ def test_no_cookie_is_a_session_and_none_is_set(served: Served) -> None:
         assert "set-cookie" not in client.get(path).headers, path
 
 
-def test_a_session_is_no_token_and_two_headers_are_none(served: Served) -> None:
+def test_malformed_or_duplicate_authorization_headers_are_refused(served: Served) -> None:
     client = served.owner()
     secret = client.headers["Authorization"].removeprefix("Bearer ")
     stranger = served.stranger()
@@ -202,7 +204,7 @@ def test_a_form_is_no_request(served: Served, kind: str) -> None:
     assert (answer.status_code, code(answer)) == (400, "arguments_invalid")
 
 
-def test_every_response_tells_browsers_what_they_may(served: Served) -> None:
+def test_every_response_has_security_headers(served: Served) -> None:
     client = served.owner()
     for path in ("/", "/health", f"{API}/session", f"{API}/nothing", "/openapi.json", "/assets/none.js"):
         headers = client.get(path).headers
@@ -230,7 +232,7 @@ def test_a_login_link_counts_once(served: Served) -> None:
     assert (again.status_code, code(again)) == (401, "login_failed")
 
 
-def test_a_login_gives_a_session_of_its_own_and_ends_the_last_one(served: Served) -> None:
+def test_a_login_creates_a_new_session_and_ends_the_previous_session(served: Served) -> None:
     client = served.user("fixed", "viewer")
     planted = client.headers["Authorization"]
     answer = client.post(f"{API}/session", json={"user": "fixed", "password": PASSWORD})
@@ -320,12 +322,12 @@ def test_a_wrong_password_locks_the_account_for_a_while(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["x" * 4000, "/" + "y" * 300, "/root/none", "a/../b"])
-def test_a_path_that_is_none_is_no_fault_of_ours(served: Served, path: str) -> None:
+def test_an_invalid_project_path_is_a_client_error(served: Served, path: str) -> None:
     answer = served.owner().post(f"{API}/projects", json={"path": path})
     assert (answer.status_code, code(answer)) == (422, "not_a_repository")
 
 
-def test_what_a_decision_is_given_counts_or_is_refused(served: Served) -> None:
+def test_unknown_arguments_of_a_decision_are_refused(served: Served) -> None:
     client = served.user("ines", "operator")
     for name in ("task", "tree"):
         answer = client.post(f"{API}/missions/m-00001/pause", json={name: "x"})
@@ -337,7 +339,7 @@ def test_what_a_decision_is_given_counts_or_is_refused(served: Served) -> None:
 # --- limits
 
 
-def test_a_trusted_proxy_names_its_clients_and_nobody_else_does(tmp_path: Path) -> None:
+def test_only_a_trusted_proxy_may_name_client_addresses(tmp_path: Path) -> None:
     def guess(client: httpx.Client, *named: str) -> str:
         headers = [("X-Forwarded-For", each) for each in named]
         # One name for all: the limit of an account at an address is met first.
@@ -360,7 +362,7 @@ def test_a_trusted_proxy_names_its_clients_and_nobody_else_does(tmp_path: Path) 
         assert [guess(client, f"203.0.113.{number}") for number in range(12)][-1] == "rate_limited"
 
 
-def test_wrong_codes_keep_nobody_out_and_do_not_fill_the_log(tmp_path: Path) -> None:
+def test_wrong_codes_do_not_lock_out_others_or_fill_the_log(tmp_path: Path) -> None:
     with serving(environment(tmp_path), tmp_path) as served:
         client = served.stranger()
         answers = [client.post(f"{API}/session", json={"code": f"wrong {n}"}) for n in range(600)]
@@ -371,7 +373,7 @@ def test_wrong_codes_keep_nobody_out_and_do_not_fill_the_log(tmp_path: Path) -> 
         assert 1 <= len(refused) <= 30
 
 
-def test_a_new_link_voids_older_ones(served: Served) -> None:
+def test_a_new_login_link_voids_older_links(served: Served) -> None:
     with served.reader() as reader:
         first, second = (create_login_code(reader).secret for _ in range(2))
     refused = served.stranger().post(f"{API}/session", json={"code": first})
@@ -380,7 +382,7 @@ def test_a_new_link_voids_older_ones(served: Served) -> None:
     assert served.stranger().post(f"{API}/session", json={"code": second}).status_code == 200
 
 
-def test_who_locks_an_account_keeps_its_person_out_nowhere_they_have_been(tmp_path: Path) -> None:
+def test_a_locked_account_can_still_log_in_from_known_addresses(tmp_path: Path) -> None:
     def log_in(client: httpx.Client, password: str, address: str) -> str:
         given = {"user": "ann", "password": password}
         answer = client.post(f"{API}/session", json=given, headers={"X-Forwarded-For": address})
@@ -408,7 +410,7 @@ def test_who_locks_an_account_keeps_its_person_out_nowhere_they_have_been(tmp_pa
 @pytest.mark.parametrize(
     ("named", "known"), [("203.0.113.7", "203.0.113.7"), ("::FFFF:203.0.113.7", "203.0.113.7")]
 )
-async def test_an_address_has_one_form(proxy: str, named: str, known: str) -> None:
+async def test_client_addresses_have_a_canonical_form(proxy: str, named: str, known: str) -> None:
     """A server that listens for IPv6 sees IPv4 addresses in another form, and has to trust the same proxy."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -422,7 +424,7 @@ async def test_an_address_has_one_form(proxy: str, named: str, known: str) -> No
         assert (await client.get("/")).text == "127.0.0.1"
 
 
-def test_who_guesses_passwords_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
+def test_password_guesses_are_rate_limited_with_retry_after(tmp_path: Path) -> None:
     with serving(environment(tmp_path), tmp_path) as served:
         client = served.stranger()
         given = {"user": "ann", "password": "wrong"}
@@ -437,7 +439,7 @@ def test_who_guesses_passwords_too_often_is_told_when_to_come_back(tmp_path: Pat
         assert code(client.post(f"{API}/session", json=given | {"user": "ben"})) == "login_failed"
 
 
-async def test_who_asks_too_often_is_told_to_wait() -> None:
+async def test_requests_are_rate_limited() -> None:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await Response("fine")(scope, receive, send)
 
@@ -488,7 +490,7 @@ def test_text_that_is_not_utf_8_is_refused_by_every_route(served: Served, route:
     assert str(served.cwd) not in answer.text
 
 
-def test_a_login_that_is_not_utf_8_is_refused_and_leaves_nothing(
+def test_a_login_that_is_not_utf_8_is_refused_without_a_logged_error(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = served.stranger()

@@ -89,9 +89,7 @@ def few_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chargehand.server.application._MOST_STREAMS_OF_ACCOUNT", 50)
 
 
-def test_a_viewer_with_many_streams_holds_their_own_places_and_no_others(
-    few_streams: None, served: Served
-) -> None:
+def test_event_streams_are_limited_per_account(few_streams: None, served: Served) -> None:
     viewer, other = served.user("vera", "viewer"), served.user("olaf", "viewer")
     viewer._transport = httpx.HTTPTransport(limits=httpx.Limits(max_connections=None))
     with contextlib.ExitStack() as streams:
@@ -113,7 +111,7 @@ def test_a_viewer_with_many_streams_holds_their_own_places_and_no_others(
     wait_until(is_served)
 
 
-def test_one_account_does_not_take_all_terminals(served: Served) -> None:
+def test_terminals_are_limited_per_account(served: Served) -> None:
     address = f"ws{served.url.removeprefix('http')}{API}/missions/m-00000/terminal"
 
     def opened(client: httpx.Client) -> ClientConnection:
@@ -129,7 +127,7 @@ def test_one_account_does_not_take_all_terminals(served: Served) -> None:
         sockets.enter_context(opened(served.owner()))
 
 
-def test_costly_work_is_done_one_piece_at_a_time_and_keeps_nobody_waiting(
+def test_costly_requests_run_one_at_a_time_without_blocking_others(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
@@ -172,7 +170,7 @@ def test_an_action_that_is_too_long_to_take_apart_is_refused(served: Served, fie
     assert client.post(f"{API}/policy/test", json={"shell": "ls; " * 1000}).status_code == 200
 
 
-def test_strangers_who_send_half_a_head_or_many_passwords_keep_nobody_out(served: Served) -> None:
+def test_half_sent_requests_and_password_floods_do_not_block_others(served: Served) -> None:
     port = served.stranger().base_url.port
     assert port is not None
     with contextlib.ExitStack() as held, concurrent.futures.ThreadPoolExecutor(20) as strangers:

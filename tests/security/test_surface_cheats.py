@@ -454,13 +454,13 @@ def test_a_cheat_needs_a_person(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LATER)
-def test_what_runs_later_needs_a_person(name: str) -> None:
+def test_files_that_run_later_need_approval(name: str) -> None:
     path = LATER[name]
     assert python({path: "x"}).asks() == {path: "runs_later"}
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_an_honest_change_asks_nobody(name: str) -> None:
+def test_an_honest_change_needs_no_approval(name: str) -> None:
     assert HONEST[name].asks() == {}
 
 
@@ -478,7 +478,7 @@ def test_a_new_submodule_runs_later() -> None:
 
 
 @pytest.mark.parametrize("script", ["preinstall", "postinstall", "prepare"])
-def test_what_an_install_runs_stays_a_persons_decision_where_the_surface_is_allowed(script: str) -> None:
+def test_install_scripts_need_approval_even_if_the_surface_is_allowed(script: str) -> None:
     old, new = '{"scripts": {}}', f'{{"scripts": {{"{script}": "evil"}}}}'
     found = findings({"package.json": old}, {"package.json": new}, check_surface_allowed=True)
     assert [(f.rule, f.needs_person) for f in found] == [("check_surface", False), ("runs_later", True)]

@@ -110,7 +110,7 @@ def code_at_end(socket: ClientConnection) -> int:
 # --- access
 
 
-def test_only_our_own_pages_and_tokens_open_it(served: Served) -> None:
+def test_only_same_origin_pages_and_tokens_open_a_terminal(served: Served) -> None:
     client = served.owner()
     with opened(served, client) as socket:
         assert received(socket, "status")["mission_status"] == "planned"
@@ -132,7 +132,7 @@ def test_only_our_own_pages_and_tokens_open_it(served: Served) -> None:
     assert status_of(served, token, origin="https://evil.example") == 403
 
 
-def test_the_one_policy_is_asked_before_it_is_accepted(served: Served) -> None:
+def test_the_access_policy_is_enforced_before_accepting_a_socket(served: Served) -> None:
     assert status_of(served, served.stranger()) == 403
     for scope in SCOPES:
         client = served.token(scope)
@@ -145,7 +145,7 @@ def test_the_one_policy_is_asked_before_it_is_accepted(served: Served) -> None:
         assert received(socket, "status")
 
 
-def test_what_is_no_mission_or_position_is_refused(served: Served) -> None:
+def test_an_invalid_mission_or_position_is_refused(served: Served) -> None:
     client = served.token("read")
     assert status_of(served, client, mission="m-none") == 403
     for after in ("?after=-1", "?after=x", "?after=1&after=2", "?more=1"):
@@ -158,7 +158,7 @@ def test_another_host_reaches_no_socket(served: Served) -> None:
     assert answer.status_code == 403
 
 
-def test_who_says_anything_is_shown_out(served: Served) -> None:
+def test_a_client_that_sends_data_is_disconnected(served: Served) -> None:
     with opened(served, served.token("read"), origin=None) as socket:
         socket.send("rm -rf /")
         assert code_at_end(socket) == 1003
@@ -167,7 +167,7 @@ def test_who_says_anything_is_shown_out(served: Served) -> None:
 # --- content
 
 
-def test_lines_come_as_they_are_printed_and_go_on_from_a_position(served: Served) -> None:
+def test_lines_arrive_live_and_resume_from_a_position(served: Served) -> None:
     client = served.token("read")
     with printing(served, "m-00001") as writer, opened(served, client, mission="m-00001", origin=None) as socket:
         writer.write("stdout", b"before any attempt\nhalf of ")
@@ -206,7 +206,7 @@ def test_hostile_output_arrives_as_text_and_in_bounded_lines(served: Served) -> 
     assert "".join(texts).count("é") == 500_000
 
 
-def test_who_is_far_behind_is_told_what_is_left_out(tmp_path: Path) -> None:
+def test_a_client_far_behind_gets_the_count_of_dropped_lines(tmp_path: Path) -> None:
     with serving(environment(tmp_path), tmp_path) as served:
         with served.reader() as reader:
             record_missions(reader, 1)
@@ -223,7 +223,7 @@ def test_who_is_far_behind_is_told_what_is_left_out(tmp_path: Path) -> None:
             assert len(follower.look()) < 5_000
 
 
-def test_it_ends_with_its_mission_and_with_its_server(tmp_path: Path) -> None:
+def test_a_terminal_socket_ends_with_its_mission_and_server(tmp_path: Path) -> None:
     with contextlib.ExitStack() as sockets:
         with serving(environment(tmp_path), tmp_path) as served:
             with served.reader() as reader:
@@ -238,7 +238,7 @@ def test_it_ends_with_its_mission_and_with_its_server(tmp_path: Path) -> None:
         assert code_at_end(left) == 1001
 
 
-async def test_it_ends_once_its_session_counts_no_more_or_nothing_is_taken(tmp_path: Path) -> None:
+async def test_a_terminal_socket_ends_if_its_session_ends_or_sending_stalls(tmp_path: Path) -> None:
     with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
         record_missions(reader, 1)
         asked = iter((True, False))

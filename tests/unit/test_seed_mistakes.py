@@ -42,7 +42,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "test_a_check_that_did_not_pass_is_red",
         "test_missing_and_unusable_commands",
         "test_an_invalid_junit_report_is_refused",
-        "test_test_suite_that_runs_nothing_is_red",
+        "test_a_test_suite_without_tests_fails",
     ),
     "a timeout kills the child alone": (
         "test_a_timeout_is_no_pass_and_leaves_no_process",
@@ -59,7 +59,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "any approval that is not empty is accepted": (
         "test_trust_applies_only_to_the_exact_content",
         "test_trust_is_granted_per_project_and_content_digest",
-        "test_red_stays_refused",
+        "test_a_failed_result_cannot_be_promoted_by_a_person",
     ),
 }
 
