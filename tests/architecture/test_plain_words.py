@@ -1,4 +1,4 @@
-"""Docstrings and comments are in plain English: mannered phrases are counted, and each package has a budget.
+"""Docstrings, comments and names of tests are in plain English: mannered phrases are counted, and each package has a budget.
 
 A phrase is fine now and then. The budgets are hits per 1,000 words, and may only fall.
 """
@@ -33,7 +33,7 @@ BUDGETS = dict.fromkeys((*PACKAGES, "web/src", "benchmarks", "tests"), 2.0) | {"
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Yield each docstring and comment of a source file."""
+    """Yield each docstring and comment of a source file, and the words of each test's name."""
     source = path.read_text()
     if path.suffix != ".py":
         yield from re.findall(r"//[^\n]*|/\*.*?\*/", source, re.DOTALL)
@@ -42,6 +42,8 @@ def texts(path: Path) -> Iterator[str]:
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if documented and (text := ast.get_docstring(node)):
             yield text
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node.name.replace("_", " ")
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa")):
             yield token.string
@@ -74,3 +76,5 @@ def test_a_mannered_text_is_counted(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text('"""The lease of a mission: its holder and when it ends."""\n')
     (tmp_path / "page.tsx").unlink()
     assert count(tmp_path)[0] == 0
+    (tmp_path / "old.py").write_text("def test_what_is_there_stands(): ...\n")
+    assert count(tmp_path)[0] == 3
