@@ -1,4 +1,6 @@
-"""Docstrings, comments and names of tests are in plain English: mannered phrases are counted, and each package has a budget.
+"""Texts are in plain English: mannered phrases are counted, and each package has a budget.
+
+Texts are docstrings, comments, and the words of tests' names.
 
 A phrase is fine now and then. The budgets are hits per 1,000 words, and may only fall.
 """
@@ -76,5 +78,5 @@ def test_a_mannered_text_is_counted(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text('"""The lease of a mission: its holder and when it ends."""\n')
     (tmp_path / "page.tsx").unlink()
     assert count(tmp_path)[0] == 0
-    (tmp_path / "old.py").write_text("def test_what_is_there_stands(): ...\n")
+    (tmp_path / "old.py").write_text("def test_what_is_told_stands(): ...\n")
     assert count(tmp_path)[0] == 3

@@ -83,7 +83,7 @@ class Rewinds(WorktreeDriver):
         (NoGit, DriverContract.test_git_inside_is_clean_and_knows_the_branch),
         (Untimely, DriverContract.test_git_inside_is_clean_and_knows_the_branch),
         (Leftovers, DriverContract.test_a_fresh_workspace_is_the_base),
-        (NoEnvironment, DriverContract.test_an_environment_layer_lies_below_the_work),
+        (NoEnvironment, DriverContract.test_an_environment_layer_is_below_the_work),
         (Blind, DriverContract.test_every_kind_of_change),
         (Rewinds, DriverContract.test_rollback_shows_exactly_the_tree_and_can_be_undone),
         (Rewinds, DriverContract.test_any_tree_can_be_shown_in_a_new_workspace),

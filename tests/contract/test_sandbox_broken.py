@@ -111,7 +111,7 @@ Check = Callable[[SandboxContract, OpenedSandbox, Any], Awaitable[None]]
 
 
 def env(suite: SandboxContract, _: OpenedSandbox, again: Any) -> Awaitable[None]:
-    return suite.test_the_environment_is_what_was_asked_for(again, pytest.MonkeyPatch())
+    return suite.test_the_environment_is_as_requested(again, pytest.MonkeyPatch())
 
 
 CHECKS: list[tuple[type[Wrapped], Check]] = [

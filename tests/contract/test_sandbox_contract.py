@@ -148,9 +148,9 @@ async def test_the_engine_specific_part_of_the_contract(program: str, tmp_path: 
     async with containers(program, tmp_path) as open_one:
         first = Opened(open_one)
         with pytest.MonkeyPatch.context() as patch:
-            await suite.test_the_environment_is_what_was_asked_for(first.take, patch)
+            await suite.test_the_environment_is_as_requested(first.take, patch)
         (opened,) = first.opened
-        await suite.test_it_says_what_it_is(opened.sandbox)
+        await suite.test_id_tier_and_limits_are_declared(opened.sandbox)
         await suite.test_both_streams_come_apart_and_in_pieces(opened.sandbox)
         await suite.test_large_output_is_whole(opened.sandbox)
         await suite.test_a_time_limit_kills_the_whole_tree(opened)
@@ -174,8 +174,8 @@ async def test_the_engine_specific_part_of_the_contract(program: str, tmp_path: 
             await test(bound.again)
         await suite.test_processor_time(open_one)
         await suite.test_the_share_of_processor_time(open_one)
-        await suite.test_what_it_took_is_known_while_it_lives_and_after((await open_one()).sandbox)
-        await suite.test_what_it_took(open_one)
+        await suite.test_freezes_are_counted_before_and_after_the_end((await open_one()).sandbox)
+        await suite.test_usage_is_counted(open_one)
     assert container_kit.containers(program) == []
 
 

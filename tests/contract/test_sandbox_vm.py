@@ -89,14 +89,14 @@ async def test_the_machine_specific_part_of_the_contract(tmp_path: Path) -> None
         python = await sandbox.exec(["python3", "-I", "-c", "pass"])
         suite.pace = 2 + 2 * python.seconds
         assert not isinstance(sandbox, ShowsProcesses)
-        await suite.test_it_says_what_it_is(sandbox)
+        await suite.test_id_tier_and_limits_are_declared(sandbox)
         await suite.test_both_streams_come_apart_and_in_pieces(sandbox)
         await suite.test_large_output_is_whole(sandbox)
         await suite.test_stdin(sandbox)
         await suite.test_signals_work_inside(sandbox)
         await suite.test_a_time_limit_kills_the_whole_tree(opened)
         await suite.test_cancelling_kills_the_whole_tree(opened)
-        await suite.test_freezing_what_does_nothing_and_twice(sandbox)
+        await suite.test_freezing_an_idle_sandbox_and_freezing_twice(sandbox)
 
         done = await sandbox.exec(["sh", "-c", WRITES])
         assert (done.exit_code, done.stderr) == (0, b"")

@@ -15,7 +15,7 @@ CONTRACT = TESTS.parent / "src/chargehand/testing/workspace"
 MISTAKES: dict[str, tuple[str, ...]] = {
     "staged, committed or ignored changes are invisible": (
         "test_commit_and_stash_inside_are_seen",
-        "test_git_commands_inside_hide_nothing",
+        "test_git_commands_inside_hide_no_changes",
         "test_ignored_byte_code_does_not_make_broken_source_pass",
     ),
     "content lines that look like headers fool the path check": ("test_content_that_looks_like_a_patch",),

@@ -46,7 +46,7 @@ class AgentContract:
         """Return a function that sets up an agent for an act; a subclass provides it."""
         raise NotImplementedError("an adapter's test gives the factory")
 
-    async def test_it_says_what_it_is(self, open_case: OpenCase) -> None:
+    async def test_name_kind_and_abilities_are_declared(self, open_case: OpenCase) -> None:
         """Name, kind and abilities exist, and each missing ability is described in words."""
         agent = (await self._case(open_case, "edit")).agent
         assert agent.name
@@ -64,7 +64,7 @@ class AgentContract:
         for act, needed in (("ask", agent.abilities.asks), ("malformed", agent.abilities.reports)):
             assert needed or act in self.left_out, f"what cannot {act} says so in left_out"
 
-    async def test_it_edits_and_says_that_it_is_done(self, open_case: OpenCase) -> None:
+    async def test_an_edit_ends_with_a_claim_of_success(self, open_case: OpenCase) -> None:
         """The written file exists, and the agent's end is a claim."""
         case = await self._case(open_case, "edit")
         outcome = await self._run(case)
@@ -106,7 +106,7 @@ class AgentContract:
             await running
         await self._nobody_lives(case)
 
-    async def test_what_it_tells_wrongly_is_counted_and_passed_over(self, open_case: OpenCase) -> None:
+    async def test_malformed_messages_are_counted_and_ignored(self, open_case: OpenCase) -> None:
         """Malformed lines do not affect the others."""
         case = await self._case(open_case, "malformed")
         outcome = await self._run(case)
@@ -114,7 +114,7 @@ class AgentContract:
         assert case.context.made() == "made\n"
         assert self._last_report(case)["malformed"] > 0
 
-    async def test_nothing_but_wrong_lines_is_no_success(self, open_case: OpenCase) -> None:
+    async def test_only_malformed_messages_are_a_failure(self, open_case: OpenCase) -> None:
         """An exit code of 0 without any readable message is a failure."""
         case = await self._case(open_case, "garbage")
         outcome = await self._run(case)
@@ -163,7 +163,7 @@ class AgentContract:
         assert outcome.claim == "done", outcome
         assert case.context.made() == f"{ANSWER}\n"
 
-    async def test_what_is_denied_does_not_happen(self, open_case: OpenCase) -> None:
+    async def test_a_denied_action_is_not_executed(self, open_case: OpenCase) -> None:
         """An agent whose acts are judged writes nothing if the rules deny it."""
         case = await self._case(open_case, "edit", effect="deny")
         if not case.agent.abilities.judged:
@@ -173,7 +173,7 @@ class AgentContract:
         assert case.context.made() is None
         assert case.context.judged
 
-    async def test_a_person_may_allow_what_it_does(self, open_case: OpenCase) -> None:
+    async def test_a_person_may_allow_an_action(self, open_case: OpenCase) -> None:
         """If the rules ask, the act waits for a yes, and is asked about once."""
         case = await self._case(open_case, "edit", effect="ask")
         if not case.agent.abilities.judged:
@@ -194,7 +194,7 @@ class AgentContract:
         assert outcome.claim == "done", outcome
         assert case.context.made() == "made\n"
 
-    async def test_an_attempt_goes_on_after_a_crash(self, open_case: OpenCase) -> None:
+    async def test_an_attempt_resumes_after_a_crash(self, open_case: OpenCase) -> None:
         """A rerun with the record comes to the same end; an agent that resumes at a step does not repeat any."""
         case = await self._case(open_case, "edit")
         first = await self._run(case)
@@ -206,7 +206,7 @@ class AgentContract:
             assert done
             assert case.context.done == []
 
-    async def test_what_it_used_is_told_beside_what_was_metered(self, open_case: OpenCase) -> None:
+    async def test_reported_usage_is_compared_with_the_metered_usage(self, open_case: OpenCase) -> None:
         """The agent's own token count is next to the gateway's, and they are compared."""
         case = await self._case(open_case, "pay")
         outcome = await self._run(case)
@@ -220,14 +220,14 @@ class AgentContract:
             assert told["agrees"] is True
             assert told["reported"] == {key: told["metered"][key] for key in ("input", "output")}
 
-    async def test_no_money_ends_it_soon(self, open_case: OpenCase) -> None:
+    async def test_an_exhausted_budget_ends_the_agent(self, open_case: OpenCase) -> None:
         """An agent that retries a refused call forever is stopped, and the booked amount is within its limit."""
         case = await self._case(open_case, "insist", usd=5.0)
         outcome = await self._run(case, seconds=120.0)
         assert (outcome.claim, outcome.code) == ("exhausted", "budget"), outcome
         assert "limit" in outcome.reason
 
-    async def test_its_token_gets_into_nothing_that_is_kept(self, open_case: OpenCase) -> None:
+    async def test_the_token_is_in_no_stored_output(self, open_case: OpenCase) -> None:
         """Its printed environment is kept and shown without the token."""
         case = await self._case(open_case, "leak")
         outcome = await self._run(case)

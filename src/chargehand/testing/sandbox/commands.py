@@ -28,7 +28,7 @@ _ODD_WORDS = ("", " ", "a b", "*", "--", "'\"`$(x)", "ä€😀", "\udcff\udc80"
 class CommandContract(SandboxFixtures):
     """A sandbox's promises about each command."""
 
-    async def test_it_says_what_it_is(self, sandbox: Sandbox) -> None:
+    async def test_id_tier_and_limits_are_declared(self, sandbox: Sandbox) -> None:
         assert sandbox.id
         assert sandbox.tier
         assert {"memory", "processes", "tmp", "freeze"} <= set(sandbox.limits_in_force)
@@ -50,7 +50,7 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec([f"{WORKSPACE}/no/such"])).exit_code == 127
         assert (await sandbox.exec([""])).exit_code == 127
 
-    async def test_what_cannot_be_executed_is_126(self, sandbox: Sandbox) -> None:
+    async def test_a_file_that_is_not_executable_ends_with_126(self, sandbox: Sandbox) -> None:
         await sandbox.exec(["sh", "-c", "echo x > plain; printf '\\001\\002' > odd; chmod +x odd"])
         # No execute permission, a format that the kernel refuses, a directory: execve(2) accepts none of them.
         for program in ("./plain", "./odd", WORKSPACE):
@@ -66,7 +66,7 @@ class CommandContract(SandboxFixtures):
         assert (await sandbox.exec(["true"], cwd=f"{WORKSPACE}/file")).exit_code == 126
         assert (await sandbox.exec(["true"], cwd=f"{WORKSPACE}/shut")).exit_code == 126
 
-    async def test_commands_run_in_the_workspace_or_where_they_are_told(self, sandbox: Sandbox) -> None:
+    async def test_commands_run_in_the_workspace_or_a_given_directory(self, sandbox: Sandbox) -> None:
         assert (await sandbox.exec(["pwd"])).stdout == f"{WORKSPACE}\n".encode()
         assert (await sandbox.exec(["pwd"], cwd="/tmp")).stdout == b"/tmp\n"
 
@@ -87,7 +87,7 @@ class CommandContract(SandboxFixtures):
                 await seen.wait()
             assert not task.done()
 
-    async def test_a_failing_listener_ends_the_command_and_nothing_else(self, sandbox: Sandbox) -> None:
+    async def test_a_failing_listener_ends_only_its_command(self, sandbox: Sandbox) -> None:
 
         def fail(*_: object) -> None:
             raise LookupError("the listener's own fault")
@@ -104,7 +104,7 @@ class CommandContract(SandboxFixtures):
         result = await sandbox.exec(["cat"], stdin=large, output_limit=4 << 20)
         assert result.stdout == large
 
-    async def test_stdin_that_nobody_reads(self, sandbox: Sandbox) -> None:
+    async def test_unread_stdin_does_not_block(self, sandbox: Sandbox) -> None:
         for script in ("exit 4", "exec 0<&-; exit 4", "head -c 1 >/dev/null; exit 4"):
             for _ in range(3):
                 result = await sandbox.exec(["sh", "-c", script], stdin=b"x" * (1 << 20))
@@ -149,7 +149,7 @@ class CommandContract(SandboxFixtures):
         # The limit, and the line that says how much is missing.
         assert len(result.stdout) < 1100
 
-    async def test_the_environment_is_what_was_asked_for(
+    async def test_the_environment_is_as_requested(
         self, open_sandbox: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Before the sandbox is opened: a launcher may pass on the environment that it was started with.
@@ -166,13 +166,13 @@ class CommandContract(SandboxFixtures):
         home = await sandbox.exec(["sh", "-c", 'cd "$HOME" && echo x > f && cat f && echo y > "$TMPDIR/f"'])
         assert (home.exit_code, home.stdout) == (0, b"x\n")
 
-    async def test_commands_run_one_after_another(self, sandbox: Sandbox) -> None:
+    async def test_commands_run_in_sequence(self, sandbox: Sandbox) -> None:
         # `mkdir` fails if the directory exists: two at once cannot both print.
         script = "mkdir busy && sleep 0.03 && rmdir busy && echo alone"
         results = await asyncio.gather(*(sandbox.exec(["sh", "-c", script]) for _ in range(5)))
         assert [result.stdout for result in results] == [b"alone\n"] * 5
 
-    async def test_odd_words_arrive_as_they_are(self, sandbox: Sandbox) -> None:
+    async def test_unusual_arguments_arrive_unchanged(self, sandbox: Sandbox) -> None:
         program = "import os, sys; os.write(1, b'|'.join(map(os.fsencode, sys.argv[1:])))"
         for word in _ODD_WORDS:
             result = await sandbox.exec(python(program, word, word), environment={"LC_ALL": "C.UTF-8"})
@@ -194,7 +194,7 @@ class CommandContract(SandboxFixtures):
             assert b"too long" in result.stderr
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
-    async def test_what_no_kernel_takes_is_a_usage_error(self, sandbox: Sandbox) -> None:
+    async def test_impossible_arguments_are_a_usage_error(self, sandbox: Sandbox) -> None:
         for wrong in (
             sandbox.exec([]),
             sandbox.exec(["a\0b"]),

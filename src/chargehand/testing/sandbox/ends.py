@@ -35,7 +35,7 @@ class EndContract(SandboxFixtures):
         assert (opened.written / "beat").stat().st_size > 0
         await self.nothing_else_runs(opened)
 
-    async def test_a_time_limit_of_nothing(self, sandbox: Sandbox) -> None:
+    async def test_zero_negative_and_infinite_time_limits(self, sandbox: Sandbox) -> None:
         assert (await sandbox.exec(["sleep", "60"], timeout=0)).timed_out
         assert (await sandbox.exec(["sleep", "60"], timeout=-1)).timed_out
         assert (await sandbox.exec(["true"], timeout=float("inf"))).exit_code == 0

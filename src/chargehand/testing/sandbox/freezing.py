@@ -50,7 +50,7 @@ class FreezeContract(SandboxFixtures):
             await opened.sandbox.thaw()
         assert (await opened.sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
-    async def test_freezing_what_does_nothing_and_twice(self, sandbox: Sandbox) -> None:
+    async def test_freezing_an_idle_sandbox_and_freezing_twice(self, sandbox: Sandbox) -> None:
         await sandbox.thaw()
         for _ in range(3):
             await sandbox.freeze()
@@ -61,7 +61,7 @@ class FreezeContract(SandboxFixtures):
         await asyncio.gather(*(sandbox.thaw() for _ in range(3)))
         assert (await sandbox.exec(["echo", "next"])).stdout == b"next\n"
 
-    async def test_what_it_took_is_known_while_it_lives_and_after(self, sandbox: Sandbox) -> None:
+    async def test_freezes_are_counted_before_and_after_the_end(self, sandbox: Sandbox) -> None:
         assert sandbox.usage().freezes == ()
         await sandbox.freeze()
         await sandbox.freeze()  # already frozen: not counted again

@@ -138,7 +138,7 @@ class LimitContract(SandboxFixtures):
         else:
             assert sandbox.limits_in_force["cpu_share"].startswith("not limited")
 
-    async def test_what_it_took(self, open_sandbox: Open) -> None:
+    async def test_usage_is_counted(self, open_sandbox: Open) -> None:
         """Usage is counted; uncounted values are `None`, never 0."""
         sandbox = (await open_sandbox()).sandbox
         await sandbox.exec(python(_BURN.format(seconds=0.3)))
@@ -163,7 +163,7 @@ class LimitContract(SandboxFixtures):
         assert used.peak_processes is None or used.peak_processes >= 4
         assert used.peak_memory is None or used.peak_memory > 1 << 20
 
-    async def test_what_binds_is_told(self, sandbox: Sandbox) -> None:
+    async def test_each_limit_names_its_mechanism(self, sandbox: Sandbox) -> None:
         """`limits_in_force` names the mechanism of each limit."""
         for limit in ("memory", "processes", "open_files", "file_size", "output", "wall_time", "tmp"):
             assert sandbox.limits_in_force[limit], limit

@@ -32,7 +32,7 @@ class ObservationContract(SandboxFixtures):
         opened = await self.run(observer, "cat top a/b/deep c/other")
         assert opened == OpenedFiles(paths=frozenset({"top", "a/b/deep", f"{WORKSPACE}/c/other"}), complete=True)
 
-    async def test_each_question_is_about_what_came_since_the_last(self, observer: ObservesReads) -> None:
+    async def test_each_query_covers_the_time_since_the_previous_query(self, observer: ObservesReads) -> None:
         await observer.observe(["a"])
         assert (await self.run(observer, "cat a/one")).paths == {"a/one"}
         assert (await self.run(observer, "cat a/two")).paths == {"a/two"}
@@ -47,12 +47,12 @@ class ObservationContract(SandboxFixtures):
         await observer.observe(["a"])
         assert (await self.run(observer, "a/script")).paths == {"a/script"}
 
-    async def test_what_is_opened_by_another_way_is_named(self, observer: ObservesReads) -> None:
+    async def test_a_file_opened_through_a_link_is_named(self, observer: ObservesReads) -> None:
         await self.run(observer, "ln -s ../a/one c/link; ln a/two c/hard")
         await observer.observe(["a"])
         assert (await self.run(observer, "cat c/link; cd a/b && cat ../one")).paths == {"a/one"}
 
-    async def test_a_file_that_is_written_anew_is_still_seen(self, observer: ObservesReads) -> None:
+    async def test_a_replaced_file_is_still_observed(self, observer: ObservesReads) -> None:
         await observer.observe(["a"])
         opened = await self.run(observer, "cp a/one c/new && mv c/new a/one && cat a/one; true > a/made")
         assert opened.paths == {"a/one", "a/made"}
@@ -64,17 +64,17 @@ class ObservationContract(SandboxFixtures):
             opened = await self.run(observer, "cat a/one")
             assert opened == OpenedFiles(paths=frozenset({"a/one"}), complete=False)
 
-    async def test_a_directory_that_is_made_anew_is_not_passed_over(self, observer: ObservesReads) -> None:
+    async def test_a_replaced_directory_is_reported_as_incomplete(self, observer: ObservesReads) -> None:
         await observer.observe(["", "c"])
         opened = await self.run(observer, "rm -r c && mkdir c && echo 1 > c/other && cat c/other")
         assert not opened.complete
 
-    async def test_odd_names_come_back_as_they_are(self, observer: ObservesReads) -> None:
+    async def test_unusual_names_are_returned_unchanged(self, observer: ObservesReads) -> None:
         await self.run(observer, "mkdir 'a b'; echo > 'a b/new\nline'; echo > \"a b/$(printf '\\377')\"")
         await observer.observe(["a b"])
         assert (await self.run(observer, "cat 'a b'/*")).paths == {"a b/new\nline", "a b/\udcff"}
 
-    async def test_more_than_the_kernel_remembers_is_seen_while_it_happens(self, observer: ObservesReads) -> None:
+    async def test_more_opens_than_the_kernel_queues_are_all_reported(self, observer: ObservesReads) -> None:
         """Thousands of opens are reported completely, since they are read while the command runs."""
         await self.run(observer, "mkdir many; for n in $(seq 3000); do : > many/$n; done")
         await observer.observe(["many"])

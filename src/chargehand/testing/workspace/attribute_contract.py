@@ -42,7 +42,7 @@ class AttributeContract:
         harness.run(workspace, "for f in a.bat b.auto c.id d/e.bat docs/a.md; do cat $f > t; cp t $f; done; rm t")
         assert changed(workspace) == {}
 
-    def test_what_is_written_becomes_the_blob_that_git_adds(self, harness: DriverHarness) -> None:
+    def test_a_written_file_becomes_the_blob_that_git_would_add(self, harness: DriverHarness) -> None:
         """Also over a base that was never normalised, whose untouched files stay unchanged."""
         harness = harness.beside("attributes-written")
         harness.commit({"old.auto": "a\r\nb\r\n", "old.bat": "a\r\nb\r\n"})
@@ -103,7 +103,9 @@ class AttributeContract:
         harness.run(workspace, "rm .gitattributes s/.gitattributes")
         assert harness.depot.read_blob(workspace.scan().changes[-1].new_id or "") == b"x\r\n"
 
-    def test_what_git_would_not_take_is_refused_and_filters_are_told(self, harness: DriverHarness) -> None:
+    def test_files_that_git_would_refuse_are_refused_and_filters_are_reported(
+        self, harness: DriverHarness
+    ) -> None:
         """A file that is not in its encoding stays the base's; a file under a filter needs a person."""
         harness = harness.beside("attributes-refused")
         harness.commit(_FILES)

@@ -39,7 +39,7 @@ class DriverContract(AttributeContract, EntryContract):
         assert said == "first\nmain\n"
         assert harness.run(workspace, "git fsck 2>&1 | grep -v dangling || true") == ""
 
-    def test_git_commands_inside_hide_nothing(self, harness: DriverHarness) -> None:
+    def test_git_commands_inside_hide_no_changes(self, harness: DriverHarness) -> None:
         """Changes that an agent commits, amends, stages, stashes or hides from git are scanned as on disk."""
         workspace = harness.workspace()
         harness.run(
@@ -63,7 +63,7 @@ class DriverContract(AttributeContract, EntryContract):
             "README.md": "modified",
         }
 
-    def test_a_hostile_git_directory_is_nothing_to_us(self, harness: DriverHarness) -> None:
+    def test_a_hostile_git_directory_is_ignored(self, harness: DriverHarness) -> None:
         """The host neither runs nor trusts anything that an agent writes into `.git`."""
         workspace = harness.workspace()
         harness.run(
@@ -176,7 +176,7 @@ class DriverContract(AttributeContract, EntryContract):
         assert changed(workspace) == {"a": "added", "src/lib/deep/data.txt": "deleted"}
         assert workspace.scan().tree == harness.seen_by_git(workspace)
 
-    def test_rollback_to_no_tree_changes_nothing(self, harness: DriverHarness) -> None:
+    def test_a_rollback_to_a_missing_tree_leaves_files_unchanged(self, harness: DriverHarness) -> None:
         """An unknown tree is refused before anything is touched."""
         workspace = harness.workspace()
         harness.run(workspace, "echo x > x")
@@ -210,7 +210,7 @@ class DriverContract(AttributeContract, EntryContract):
         assert _not_found(partial(harness.load, workspace)) == "workspace_not_found"
         assert harness.workspace(tree=kept.tree).scan().tree == kept.tree
 
-    def test_usage_counts_what_is_ignored_too(self, harness: DriverHarness) -> None:
+    def test_usage_counts_ignored_files(self, harness: DriverHarness) -> None:
         """A disk limit covers everything that an agent writes anywhere in its workspace."""
         workspace = harness.workspace()
         before = workspace.usage()
@@ -221,7 +221,7 @@ class DriverContract(AttributeContract, EntryContract):
 
     # --- environments
 
-    def test_an_environment_layer_lies_below_the_work(self, harness: DriverHarness) -> None:
+    def test_an_environment_layer_is_below_the_work(self, harness: DriverHarness) -> None:
         """The results of `setup` are present, are not part of the tree, and come back with a roll-back."""
         layers = EnvironmentLayers(harness.depot)
         key = layers.key(harness.base, command="make env", tier=harness.driver)
@@ -252,7 +252,7 @@ class DriverContract(AttributeContract, EntryContract):
         workspace.reset(workspace.base.tree, "back")
         assert harness.run(workspace, "cat .venv/bin/tool build/o src/app.egg-info/PKG") == "tool\no\ninfo\n"
 
-    def test_what_the_base_tracks_wins_over_the_environment(self, harness: DriverHarness) -> None:
+    def test_tracked_files_of_the_base_hide_those_of_the_environment(self, harness: DriverHarness) -> None:
         """An environment made on another base hides nothing of this one."""
         # A separate repository: the harness is shared, and this commit would be the base of all later tests.
         harness = harness.beside("tracked-wins")
