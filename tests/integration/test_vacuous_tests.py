@@ -166,7 +166,11 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("case", ENDS)
+@pytest.mark.parametrize(
+    "case",
+    # Without a cache Go compiles its own library for half a minute: of its two cases one is enough here.
+    [pytest.param(case, marks=pytest.mark.soak if case == "go, a variable" else ()) for case in ENDS],
+)
 def test_a_process_that_ends_before_its_tests_is_not_green(cli: Cli, tmp_path: Path, case: str) -> None:
     files, check, new = ENDS[case]
     if check.startswith("go") and not shutil.which("go"):
