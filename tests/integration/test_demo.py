@@ -67,7 +67,7 @@ def test_the_story_says_what_is_scripted_and_tells_all_of_it(kept: Kept) -> None
         "finish      The discount is fixed and every test passes.",
         "AssertionError: 500 != 499",
         "attempt 1 refused",
-        "attempt 2, with the report of what was wrong",
+        "attempt 2, with the report of the problems",
         "apply_patch shop/cart.py, tests/test_cart.py",
         "attempt 2 succeeded",
         "mission promoted",
@@ -122,7 +122,7 @@ def test_a_story_from_a_later_attempt_on_is_the_end_of_all_of_it(kept: Kept) -> 
         caught_up, silent = (MissionStory(app.store, catch_up=up).tell(events[-1]) for up in (True, False))
         assert (caught_up, silent) == (lines, [])
         assert later == lines[-len(later) :]
-        assert later[0].text == "  attempt 2, with the report of what was wrong"
+        assert later[0].text == "  attempt 2, with the report of the problems"
     finally:
         app.close()
 

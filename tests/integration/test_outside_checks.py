@@ -115,7 +115,7 @@ def test_a_persons_own_file_is_seen_by_them_alone(cli: Cli, repo: Path, tmp_path
     assert result.document["status"] == "promoted", result
     alone = cli.say("run", "x", "--agent", shell(MEND), *TEST, *words, cwd=repo)
     assert alone.code == 2
-    assert alone.error["message"].startswith("--outside-file: there is no outside check")
+    assert alone.error["message"].startswith("--outside-file: no outside check")
 
 
 PROGRAMS = """

@@ -120,7 +120,7 @@ class TestEnds:
         report = place.report()
         assert (report["status"], report["final"]) == ("waiting", False)
         assert report["undo"]["commands"] == [f"chargehand mission discard {mission}"]
-        assert "**This is not the end of it:**" in place.markdown()
+        assert "**Not final:**" in place.markdown()
         reason = "I read it; `all` of it"
         assert place.cli.say("mission", "promote", mission, "--reason", reason, cwd=place.repository).code == 0
         report = place.report()

@@ -179,7 +179,7 @@ def remove_server_token(reader: StateReader, server: str) -> ServerLogout:
         raise NotFoundError(
             f"no token for {server} is kept here",
             code="not_logged_in",
-            hint="`chargehand secret list` names what is kept",
+            hint="`chargehand secret list` lists stored secrets",
         ) from error
     return ServerLogout(server=server, removed=True)
 

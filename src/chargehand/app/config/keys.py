@@ -393,7 +393,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "area",
         late_pattern(r"[^!].*", re.DOTALL),
         "a negated pattern",
-        "list what may not be changed in project.forbid",
+        "list paths that must not change in project.forbid",
     ),
     (
         "area",

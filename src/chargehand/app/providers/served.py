@@ -190,7 +190,7 @@ def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | N
     own = _OWN_ADDRESS.get(config.provider)
     if own is None:
         raise ConfigError(
-            f"model {name!r}: {config.provider} has no address of its own",
+            f"model {name!r}: {config.provider} has no default address",
             code="no_base_url",
             hint=f"chargehand config set models.{name}.base_url https://HOST/v1",
         )
