@@ -47,7 +47,7 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
         unsearched = "" if size <= SEARCHED else f"; only the first {SEARCHED} were searched for secrets"
         yield _warning("large_file", change.path, f"{size} bytes, more than {large_bytes}{unsearched}")
     if b"\0" in content[:_SNIFFED_BYTES]:
-        message = f"{size} bytes of binary data: nobody can review them as a diff"
+        message = f"{size} bytes of binary data, which cannot be reviewed as a diff"
         yield _warning("binary_file", change.path, message)
     if not any(mark in content for mark in _MARKS):
         return
