@@ -91,14 +91,14 @@ OUT_OF_BOUNDS = [
     ("c", [part("x")], "was handed on 2 times already"),
     ("me", [part("x")], "was handed on 2 times already"),
     ("gone", [part("x")], "is not part of the plan any more"),
-    ("a", [part("x", role="")], "part 'x' says neither in which role nor what its agent needs"),
-    ("a", [part("x", role=" ")], "part 'x' says neither in which role nor what its agent needs"),
+    ("a", [part("x", role="")], "part 'x' has neither a role nor needs"),
+    ("a", [part("x", role=" ")], "part 'x' has neither a role nor needs"),
 ]
 INVALID = [
     ([part("x", after=("y",)), part("y", after=("x",))], "circle: a.x after a.y after a.x"),
     ([part("x", after=("last",))], "in a circle"),
     ([part("x", after=("nowhere",))], "unknown task 'nowhere'"),
-    ([part("x"), part("x")], "the id stands twice"),
+    ([part("x"), part("x")], "the id appears twice"),
     ([part("X!")], "the id cannot be used"),
     ([part("x" * 70)], "the id cannot be used"),
     ([part("x", role="no role!")], "is no name of a role"),

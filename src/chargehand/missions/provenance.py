@@ -116,7 +116,7 @@ class _Facts:
     def internal_parameters(self, created: MissionCreated) -> dict[str, Any]:
         """Return the agent's tier and rules, and the facts that our statements cannot contain."""
         tier, rules = self.last(TierChosen), sorted({each.rules for each in self.all(ActionJudged) if each.rules})
-        absent = {"prompts": "no request to a model is recorded with a digest of its own"}
+        absent = {"prompts": "no request to a model is recorded with its own digest"}
         if self.last(RoleChosen) is None:
             absent["role"] = "no role was chosen"
         if not rules:
@@ -326,7 +326,7 @@ class _Claim(Struct, frozen=True, kw_only=True):
         except ChargehandError as error:
             return "provenance_differs", error.message
         if own != self.statement:
-            return "provenance_differs", f"the log tells another {_first_difference(own, self.statement)}"
+            return "provenance_differs", f"the log has another {_first_difference(own, self.statement)}"
         if tree != self.tree:
             return "provenance_differs", f"the commit's tree is {tree}"
         moves = [move for move in map(read_payload, lines) if isinstance(move, _MOVES)]

@@ -46,7 +46,7 @@ def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Del
         raise _refuse(f"task {task!r} was handed on {DEEPEST_DELEGATION} times already, and does not hand on more")
     nobody = next((each.id for each in asked if not each.role.strip() and not each.needs), None)
     if nobody is not None:
-        raise _refuse(f"part {nobody!r} says neither in which role nor what its agent needs")
+        raise _refuse(f"part {nobody!r} has neither a role nor needs")
     names = {each.id: f"{task}.{each.id}" for each in asked}
     # Earlier runs under its id would count as its own.
     dropped = next(

@@ -27,7 +27,7 @@ _LONGEST_VALUE = 500
 _MOST_FILLED = 4_000_000
 # Keys that contain ids, in which a filled-in path or title is turned into a valid id.
 _ID_KEYS = {"id", "after"}
-_TASK_FORM = "write {id: add-login, text: what is to be done}"
+_TASK_FORM = "write {id: add-login, text: TASK}"
 
 
 class TaskDraft(Struct, kw_only=True):
@@ -126,7 +126,7 @@ class PlanExpansion:
     def _expand_each(self, body: PlanTable, where: str, after: tuple[str, ...]) -> tuple[str, ...]:
         name = body.get("as") or _DEFAULT_NAME
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            hint = "letters, digits and '_', such as 'module'; {module} then stands for each value"
+            hint = "letters, digits and '_', such as 'module'; {module} is then replaced by each value"
             self._problems.add(where, f"'as' is no name: {quote_value(name)}", hint, line=body.line)
             return after
         ends: tuple[str, ...] = ()
@@ -164,7 +164,9 @@ class PlanExpansion:
         made.line = item.line
         if not isinstance(body, dict) or not (body.get("to") or body.get("needs")):
             hint = "write delegate: {to: tester, deadline: 10m, text: …}, or `needs` in place of `to`"
-            self._problems.add(where, f"`delegate` names nobody: {quote_value(body)}", hint, line=item.line)
+            self._problems.add(
+                where, f"`delegate` has neither `to` nor `needs`: {quote_value(body)}", hint, line=item.line
+            )
             return made
         for key, value in body.items():
             name = _DELEGATE_KEYS.get(key)
@@ -173,7 +175,7 @@ class PlanExpansion:
                 continue
             if name in made:
                 hint = "keep one of the two"
-                self._problems.add(where, f"{name!r} stands beside `delegate` too", hint, line=item.line)
+                self._problems.add(where, f"{name!r} is also given beside `delegate`", hint, line=item.line)
             made[name] = value
         return made
 
@@ -191,7 +193,7 @@ class PlanExpansion:
             where = f"task {name!r}"
         if when and table.get("when"):
             hint = "put both conditions into the command after `if`"
-            self._problems.add(where, "has a `when` of its own inside `decide`", hint, line=table.line)
+            self._problems.add(where, "has another `when` inside `decide`", hint, line=table.line)
         after = (*self._read_after(table, where), *after)
         self.drafts.append(TaskDraft(table=table, id=name, where=where, after=after, when=when))
         return (name,)

@@ -69,7 +69,7 @@ def pattern_problem(text: str, *, areas: bool = False) -> tuple[str, str]:
     if {"", "."} & set(parts):
         return "is no plain path", f"{example}, without '.' and '//'"
     if any(_fold(part.replace("\\", "")).rstrip(". ") == ".git" for part in parts):
-        return "lies in git's own directory", "a plan changes files of the repository only"
+        return "is in git's own directory", "a plan changes files of the repository only"
     try:
         compile_pattern(text, floating=areas)
     except ValueError as error:

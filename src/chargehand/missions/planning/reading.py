@@ -173,7 +173,7 @@ def _read_loop(fields: PlanFields) -> Loop | None:
     if source.has("while") and source.has("until"):
         source.note("has both 'while' and 'until'", "keep one of them; `! COMMAND` turns a condition around")
     if source is fields and written == ["most"]:
-        fields.note("'most' bounds 'while' and 'until', and there is none", "write repeat: N, or add a condition")
+        fields.note("'most' needs 'while' or 'until', and both are missing", "write repeat: N, or add a condition")
     return Loop(
         most=source.read_count(most, least=1, most=MOST_LOOPS, default=USUAL_LOOPS),
         while_=source.read_text("while"),
