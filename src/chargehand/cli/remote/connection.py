@@ -197,7 +197,7 @@ class ServerConnection:
         raise InfrastructureError(
             f"the server at {self.url} went away and did not come back",
             code="server_lost",
-            hint="missions go on there; once it answers, `chargehand mission watch` follows them again",
+            hint="missions continue there; once it answers, `chargehand mission watch` follows them again",
         ) from error
 
     def _send(
@@ -269,7 +269,7 @@ class ServerConnection:
             msgspec.json.decode(content)
         except msgspec.DecodeError as error:
             raise InfrastructureError(
-                f"what {self.url} answered is no whole JSON document: {error}",
+                f"the answer of {self.url} is not a complete JSON document: {error}",
                 code="server_lost",
                 hint="a proxy in between may have cut it: ask again; a change may have been made (mission list)",
             ) from error
@@ -286,9 +286,9 @@ class ServerConnection:
     def version_error(self, what: str) -> UsageError:
         """Return the error for an incompatible server of another version."""
         return UsageError(
-            f"the server at {self.url} is of version {printable(self.version)}, this is {__version__}: {what}",
+            f"the server at {self.url} has version {printable(self.version)}, this is {__version__}: {what}",
             code="server_version",
-            hint="bring both to one version",
+            hint="use the same version on both",
         )
 
 
@@ -316,8 +316,8 @@ def _transport_error(url: str, error: httpx.HTTPError) -> InfrastructureError:
             return InfrastructureError(
                 f"the certificate of {url} does not hold: {cause.verify_message}",
                 code="server_certificate",
-                hint="if an authority of your own signed it, name its file in SSL_CERT_FILE; else somebody else"
-                " answers there",
+                hint="if your own authority signed it, name its file in SSL_CERT_FILE; otherwise another server"
+                " may be answering",
             )
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.TimeoutException):
