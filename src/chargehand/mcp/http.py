@@ -125,7 +125,7 @@ def _as_token_error(path: Path) -> Iterator[None]:
     except FileExistsError:
         raise
     except (OSError, UnicodeDecodeError) as error:
-        raise _bad_token(path, f"cannot be used: {error}", "name another one with --token-file") from error
+        raise _bad_token(path, f"cannot be used: {error}", "name another file with --token-file") from error
 
 
 def _bad_token(path: Path, what: str, hint: str) -> ConfigError:

@@ -262,7 +262,9 @@ def name_revision(body: Mapping[str, Any], tag: str) -> dict[str, Any]:
 
 
 def _invalid(message: str) -> UsageError:
-    return UsageError(message, code="arguments_invalid", hint="/openapi.json has the schema of what a route takes")
+    return UsageError(
+        message, code="arguments_invalid", hint="/openapi.json has the schema of each route's arguments"
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:

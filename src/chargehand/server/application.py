@@ -195,7 +195,7 @@ class ChargehandServer:
                 kept = await asyncio.to_thread(self._keep_traceback, error)
                 _LOG.error("the traceback %s", f"was saved to {kept}" if kept else "could not be saved")
             # The client may be a stranger: the path of the state directory appears only in the log.
-            hint = "whoever runs the server finds the traceback in its log, by the X-Request-Id of this answer"
+            hint = "the server's log has the traceback under the X-Request-Id of this answer"
             message = f"something in Chargehand itself went wrong: {type(error).__name__}"
             return error_response(InfrastructureError(message, code="internal", hint=hint))
 
