@@ -285,7 +285,7 @@ async def test_1000_snippets_leave_nothing_and_memory_is_flat(
 
 def test_a_suffix_tells_the_language() -> None:
     assert [language_of(name) for name in ("a.py", "/b/c.js", "d.mjs")] == ["python", "javascript", "javascript"]
-    with pytest.raises(ValueError, match="does not tell"):
+    with pytest.raises(ValueError, match="does not show"):
         language_of("-")
 
 

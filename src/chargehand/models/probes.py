@@ -175,7 +175,7 @@ def _judge(trial: Trial, said: NeutralReply) -> TrialResult:
         return TrialResult(able=None, why=why)
     written = said.usage.output
     if written is not None and written > 2 * _SHORT:
-        return TrialResult(able=False, why=f"it wrote {written} tokens where {_SHORT} were allowed")
+        return TrialResult(able=False, why=f"it wrote {written} tokens, but {_SHORT} were allowed")
     if said.stop == "length":
         return TrialResult(able=True)
     return TrialResult(able=None, why="it ended before it reached the limit")

@@ -106,7 +106,7 @@ def language_of(name: str) -> Language:
     """Return the language of a file by its suffix; raises `UsageError` for an unknown suffix."""
     language = _SUFFIXES.get(PurePath(name).suffix)
     if language is None:
-        raise UsageError(f"{name!r} does not tell its language", hint="give --language python or javascript")
+        raise UsageError(f"{name!r} does not show its language", hint="give --language python or javascript")
     return language
 
 

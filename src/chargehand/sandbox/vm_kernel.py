@@ -211,7 +211,7 @@ def _read_data_member(path: Path) -> bytes:
             seen.append(name)
             # Members of an ar archive begin at even offsets.
             file.seek(size + size % 2, io.SEEK_CUR)
-        raise ValueError(f"it has none of {', '.join(_COMPRESSIONS)} but {', '.join(seen) or 'nothing'}")
+        raise ValueError(f"it has {', '.join(seen) or 'no members'}, but not {' or '.join(_COMPRESSIONS)}")
 
 
 class VmKernel(Struct, frozen=True, kw_only=True):

@@ -247,7 +247,7 @@ def _mission_problems(
     yield from line_problems(mission, lines, hashes=hashes, erased=found.erased)
     row = found.rows.get(mission)
     if row is None:
-        yield audit_problem(mission, None, "mission_missing", "there is no row of this mission")
+        yield audit_problem(mission, None, "mission_missing", "the mission's row is missing")
     else:
         yield from _row_problems(mission, row, lines=lines, hashes=hashes)
     if mission in found.heads:
@@ -279,12 +279,12 @@ def _row_problems(
         return
     first = lines[0]
     if row.created != first.time:
-        told = "the mission's row and its first line tell two times"
+        told = "the mission's row and its first line differ in time"
         yield audit_problem(mission, 1, "mission_changed", told)
     created = None
     if first.payload is not None:
         with suppress(KeyError, msgspec.DecodeError):
             created = decode(as_text(first.type), first.payload)
     if isinstance(created, MissionCreated) and created.project != as_text(row.project):
-        told = "the mission's row and its first line tell two projects"
+        told = "the mission's row and its first line differ in project"
         yield audit_problem(mission, 1, "mission_changed", told)

@@ -145,7 +145,7 @@ def stale_plan(plan: RollbackPlan, found: str) -> RefusedError:
     return RefusedError(
         f"the plan was made for tree {plan.source!r}, but the tree is now {found!r}",
         code="plan_stale",
-        hint="nothing was changed; look at the present state and plan again",
+        hint="nothing was changed; plan again on the present state",
     )
 
 

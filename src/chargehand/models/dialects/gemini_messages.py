@@ -355,7 +355,7 @@ def _write_part(part: neutral.ConversationPart) -> dict[str, Any]:
             return {"fileData": {"fileUri": part.url, **media}}
         case neutral.FilePart():
             return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
-    raise UntranslatableError("part", "a tool's part stands where words belong")
+    raise UntranslatableError("part", "a tool's part is in the place of text")
 
 
 def _write_call(call: neutral.ToolCallPart) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class _Connection(asyncio.Protocol):
         try:
             await waiter
         except TimeoutError:
-            raise HttpError("upstream_timeout", f"nothing came for {seconds:g} s") from None
+            raise HttpError("upstream_timeout", f"no data for {seconds:g} s") from None
         finally:
             timer.cancel()
             self._waiter = None

@@ -236,7 +236,7 @@ def write_request(method: str, target: str, headers: Mapping[str, str], body: by
     """Return a complete request; raises `ValueError` for characters that are not allowed."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if any(not line.isprintable() for line in lines) or " " in target:
-        raise ValueError("a line of the request would hold what has no place there")
+        raise ValueError("a line of the request would have invalid characters")
     if body or method == "POST":
         lines.append(f"content-length: {len(body)}")
     return "\r\n".join([*lines, "\r\n"]).encode("ascii") + body

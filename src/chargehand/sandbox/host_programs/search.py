@@ -219,7 +219,7 @@ def _judge_content(name: str, real: str) -> HostProgram | None:
         return None
     first = head.partition(b"\n")[0]
     if first.startswith(b"#!") and b"python" in first:
-        why = "its packages lie in your home (pip install --user); install it with pipx or `uv tool install`"
+        why = "its packages are in your home (pip install --user); install it with pipx or `uv tool install`"
         return HostProgram(name=name, problem=why)
     return HostProgram(name=name, problem="a script of your own; name its directory in sandbox.toolchain")
 

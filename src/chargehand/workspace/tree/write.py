@@ -270,7 +270,7 @@ def clone_file(source: int, target: int) -> None:
         raise InfrastructureError(
             f"the file system of the state directory no longer clones files: {problem.strerror}",
             code="no_clone",
-            hint="keep CHARGEHAND_HOME on the btrfs or xfs where this workspace was made, or start anew",
+            hint="keep CHARGEHAND_HOME on the btrfs or xfs where this workspace was made, or start a new mission",
         ) from problem
 
 
