@@ -213,7 +213,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     modalities: Annotated[
         tuple[str, ...],
         KeySpec(
-            "media that it accepts in addition to text: image, pdf, audio, video; empty: as the catalogue says",
+            "accepted input other than text: image, pdf, audio, video; empty: as the catalogue says",
             form="modality",
         ),
     ] = ()
@@ -464,9 +464,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 class AlertsConfig(Struct, frozen=True, kw_only=True):
     """[alerts]: when `chargehand up` sends alerts, and how."""
 
-    checkpoint: Annotated[
-        float, KeySpec("time of one checkpoint above which an alert is raised", form="seconds")
-    ] = 1.0
+    checkpoint: Annotated[float, KeySpec("time of a checkpoint that raises an alert", form="seconds")] = 1.0
     # Not a whole validation: a suite that takes minutes is not our fault.
     validation: Annotated[
         float,

@@ -63,8 +63,8 @@ def render_report(report: MissionReport) -> str:
         ("What was done", _tell_changes(report)),
         ("Checks that judged the promoted tree", _tell_checks(report)),
         *((("Tasks", _tell_tasks(report)),) if report.tasks else ()),
-        ("Attempts, and what was refused", _tell_attempts(report)),
-        ("Who decided what", _tell_events(report.decisions, "No person decided anything.")),
+        ("Attempts and refusals", _tell_attempts(report)),
+        ("Decisions", _tell_events(report.decisions, "No person decided anything.")),
         ("Cost and time", _tell_cost(report)),
         ("Evidence", _tell_evidence(report)),
     ):
