@@ -124,5 +124,5 @@ def test_a_mission_is_watched_as_it_prints_and_what_was_kept_is_there_after(
         running.communicate(timeout=90)
         expect(page.get_by_text("The mission has ended.")).to_be_visible()
         page.reload()
-        expect(page.get_by_text("this is what was kept")).to_be_visible()
+        expect(page.get_by_text("this is its stored output")).to_be_visible()
         expect(rows).to_contain_text("a check speaks")
