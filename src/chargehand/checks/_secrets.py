@@ -69,7 +69,7 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
             return
         name = _PATTERNS[(match.lastindex or 1) - 1][0]
         # The message goes to logs and reports: it must not contain the secret.
-        message = f"an added line holds what looks like a secret ({name})"
+        message = f"an added line seems to contain a secret ({name})"
         line = content.count(b"\n", 0, match.start()) + 1
         yield Finding(rule="secret", severity="error", path=change.path, message=message, line=line)
 

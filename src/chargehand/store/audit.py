@@ -69,7 +69,9 @@ class Witnesses:
         for fault in self._known.faults:
             yield audit_problem("", None, "key_changed", fault)
         if self._seen and not self._known.keys and not self._known.faults:
-            yield audit_problem("", None, "key_missing", "there are signed heads, but no key to verify them with")
+            yield audit_problem(
+                "", None, "key_missing", "there are signed heads, but the key to verify them is missing"
+            )
 
     def file_problems(self, file: SignedFile, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
         """Yield the problems of a kept file, at the line that its name states."""

@@ -274,7 +274,7 @@ def _read_part(part: Mapping[str, Any], detail: str = "") -> Iterator[neutral.Te
         )
     elif set(part) - {"thoughtSignature"}:
         names = ", ".join(sorted(part))
-        raise UntranslatableError(names, f"a part with {names[:80]!r} means nothing to another dialect")
+        raise UntranslatableError(names, f"a part with {names[:80]!r} has no equivalent in another dialect")
 
 
 def _read_tool(declared: Mapping[str, Any]) -> neutral.OfferedTool:
@@ -313,7 +313,7 @@ def _read_choice(config: Mapping[str, Any]) -> tuple[neutral.ToolChoice | None, 
     names = as_texts(config.get("allowedFunctionNames"))
     mode = _CHOICES.get(str(config.get("mode", "AUTO")), "auto")
     if len(names) > 1:
-        message = "a choice among some of the tools means nothing to another dialect"
+        message = "a choice among some of the tools has no equivalent in another dialect"
         raise UntranslatableError("toolConfig", message)
     return ("tool", names[0]) if names and mode == "required" else (mode, "")
 
