@@ -173,7 +173,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
 class ModelConfig(Struct, frozen=True, kw_only=True):
     """[models.NAME]: a model and its endpoint; only from the user or a trusted repository."""
 
-    provider: Annotated[Provider, KeySpec("what serves the model")] = "openai-compatible"
+    provider: Annotated[Provider, KeySpec("provider of the model")] = "openai-compatible"
     model: Annotated[
         str | None, KeySpec("the provider's name for the model; absent: the entry's own name", form="model")
     ] = None
@@ -427,8 +427,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     hold_collisions: Annotated[
         bool,
         KeySpec(
-            "let a mission that is to be applied begin only once an earlier one has ended that is applied to the "
-            "same branch and touches what it declares"
+            "start a mission that is to be applied only after the earlier ones on the same branch that touch its "
+            "declared paths"
         ),
     ] = True
     checks_ahead: Annotated[
@@ -454,8 +454,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     may_decide: Annotated[
         bool,
         KeySpec(
-            "whether a client may decide as you do: promote, discard, close what waits, give "
-            "permission; only your own file counts"
+            "whether a client may decide as you do: promote, discard, close waiting "
+            "missions, give permission; only your own file counts"
         ),
     ] = False
 

@@ -150,7 +150,7 @@ class ServerConnection:
         """Return the user that the token belongs to."""
         session = self._answer(self._send("GET", f"{PREFIX}/session")).document
         if not isinstance(session, dict) or not {"user", "role"} <= session.keys():
-            raise self.version_error("it does not say who a token is for")
+            raise self.version_error("it does not name the user of a token")
         return session
 
     def stream(self, route: RouteSignature, arguments: Mapping[str, Any]) -> Iterator[bytes]:
