@@ -76,7 +76,7 @@ def test_the_story_says_what_is_scripted_and_tells_all_of_it(kept: Kept) -> None
         "made after an action, 2 changed",
         "model       My first version is right.",
         "mission refused",
-        "no replies were asked for again",
+        "no replies were requested again",
         "check_failed: python3 -m unittest discover: no test ran",
         "green       python3 -m unittest discover: passed (4 tests)",
         "red         outside: sh outside/discount.sh: failed",

@@ -42,7 +42,7 @@ def test_a_plan_ends_when_its_time_is_over_and_so_do_its_tasks(crew: Crew) -> No
     mission = crew.record([task("a"), task("b", shell("sleep 600"), timeout="1h")], time="5s")
     state = crew.work(mission)
     assert (state.status, [reason.code for reason in state.reasons]) == ("exhausted", ["time"])
-    assert "time limit of 5 s is over; what was merged before stays" in state.reasons[0].message
+    assert "time limit of 5 s is over; merged tasks stay" in state.reasons[0].message
     assert crew.children(mission)["a"] == "promoted"
     assert crew.children(mission)["b"] in ("cancelled", "exhausted")
     assert 5.0 <= state.plan_elapsed < 60.0

@@ -56,13 +56,13 @@ BAD: dict[str, tuple[bytes, str, str]] = {
     ),
     "unknown role": (a(role="wizard"), "task a: no role named 'wizard'", "known: architect, developer"),
     "nobody": (a(agent="nobody"), "task a: no agent named 'nobody'", "known: native"),
-    "unable": (a(needs=["gpu"]), "task a: no agent offers all that it needs: gpu", "write offers = ['gpu']"),
+    "unable": (a(needs=["gpu"]), "task a: no agent offers all that it needs: gpu", "add offers = ['gpu']"),
     "made and deleted": (
         a(make=["n"], delete=["n/"]),
         "wants to make or change 'n/', and to delete it",
         "keep one",
     ),
-    "outside": (a(make=["sub/n.txt"], areas=["docs/"]), "make 'sub/n.txt', which lies outside", "'areas'"),
+    "outside": (a(make=["sub/n.txt"], areas=["docs/"]), "make 'sub/n.txt', which is outside", "'areas'"),
     "never": (a(when="test -e f", done_when="test -e f"), "are the same command, 'test -e f'", "remove one"),
     "reads only": (
         a(role="reviewer", change=["f.txt"]),

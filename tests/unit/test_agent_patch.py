@@ -67,7 +67,7 @@ class TestEnvelope:
         body = "@@\n-class One:\n+class A:\n@@\n-def end():\n+def stop():"
         assert updated(body, CODE) == CODE.replace("class One", "class A").replace("def end", "def stop")
         wrong = "*** Update File: f\n@@\n-def end():\n+def stop():\n@@\n-class One:\n+class A:"
-        assert "hunk 2 of 2: its lines stand above the hunk before" in refused(enveloped(wrong), f=CODE)
+        assert "hunk 2 of 2: its lines are above the previous hunk" in refused(enveloped(wrong), f=CODE)
 
     def test_additions_need_a_place(self) -> None:
         assert updated("@@ def end():\n+    x = 1", CODE) == CODE.replace("    pass", "    x = 1\n    pass")
