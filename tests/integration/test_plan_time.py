@@ -191,7 +191,7 @@ def test_a_sleeping_coordinator_is_woken_at_the_moment_of_its_deadline(crew: Cre
     message = "its coordinator stopped it: task slow: it was not done within 1s"
     assert [reason.message for reason in (*child.reasons, *child.attempts[0].reasons)] == [message] * 2
     assert "task slow needs a person's decision: it was not done within 1s" in told
-    assert "looks again: its moment has come, or a person changed something" in told
+    assert "checks again: its time has come, or a person changed something" in told
     slept = crew.events(mission, CoordinatorSlept)[0]
     with crew.opened() as app:
         (line, *_) = app.store.log.read(mission, types=(CoordinatorSlept.type,))

@@ -44,7 +44,7 @@ BAD: dict[str, tuple[bytes, str, str]] = {
     ),
     "a key twice": (b"tasks: [{id: a, text: x, text: y}]", "the key 'text' appears twice", "remove one"),
     "an id twice": (plan(B, B), "task 'b': the id appears twice", "give each task its own id"),
-    "a bomb": (BOMB, "the alias *a", "write out"),
+    "a bomb": (BOMB, "the alias *a", "write its value"),
     "binary": (bytes(range(256)) * 9, "is not UTF-8", "UTF-8"),
     "thousands": (MANY, "the plan has 10000 tasks, more than 500", "split it"),
     "a circle": (plan({**B, "after": ["a"]}, {**B, "id": "a", "after": ["b"]}), "a after b after a", "'after' of"),

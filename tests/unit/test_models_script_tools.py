@@ -149,7 +149,7 @@ def test_a_call_in_the_clients_own_words_stays() -> None:
     [
         (
             ("fly", {}),
-            "the tool 'fly' is not there: the request offers Bash, Read, Edit, Write; a script's own are bash",
+            "the tool 'fly' is unknown: the request offers Bash, Read, Edit, Write; a script's own are bash",
         ),
         (("edit", {"path": "a"}), "a call of 'edit' needs old, new"),
     ],

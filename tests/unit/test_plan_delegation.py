@@ -101,7 +101,7 @@ INVALID = [
     ([part("x"), part("x")], "the id appears twice"),
     ([part("X!")], "the id cannot be used"),
     ([part("x" * 70)], "the id cannot be used"),
-    ([part("x", role="no role!")], "is no name of a role"),
+    ([part("x", role="no role!")], "is not a role name"),
     ([Delegation(id="x", text=" ", role="tester")], "'text' is empty"),
     ([Delegation(id="x", text="a\x00b", role="tester")], "control character"),
 ]
@@ -140,7 +140,7 @@ def test_a_part_is_not_taken_for_a_task_of_its_name_that_was_begun_and_dropped()
     dropped = progress(task("a"), task("a.b"), task("a.c"))
     begun = TaskStarted(task="a.b", mission="m", round=1, rung="first", base="0" * 40, why="x")
     now = dropped.after(begun).after(PlanMade(plan=Plan(tasks=(task("a"),)), identity="ada"))
-    with pytest.raises(UsageError, match=r"task 'a\.b' was begun and dropped before") as raised:
+    with pytest.raises(UsageError, match=r"task 'a\.b' was started and dropped before") as raised:
         plan_with_delegations(now, "a", [part("b")])
     assert raised.value.code == "delegation_refused"
     assert plan_with_delegations(now, "a", [part("c")]).task("a.c") is not None

@@ -203,7 +203,7 @@ FIRST = "plan.yaml:1: task 'a': "
         ("afer: b", "unknown key 'afer'", "did you mean 'after'?"),
         ("budget: -1", "'budget' must be more than 0 and at most 1000000 USD, got '-1'", "choose an amount"),
         ("budget: lots", "'budget' must be an amount in USD, got 'lots'", "write a number, such as 2.50"),
-        ("budget: 1, budget_usd: 2", "'budget' and 'budget_usd' say the same", "remove one of them"),
+        ("budget: 1, budget_usd: 2", "'budget' and 'budget_usd' mean the same", "remove one of them"),
         ("timeout: 0", "'timeout' must be more than 0 and at most 8784h, got '0'", "choose a duration"),
         ("seconds: soon", "'seconds' must be a duration, got 'soon'", "write '90s', '30m'"),
         ("candidates: 0", "'candidates' must be from 1 to 8, got 0", "choose a number in that range"),
@@ -217,11 +217,11 @@ FIRST = "plan.yaml:1: task 'a': "
             "write repeat: N, or add a condition",
         ),
         ("while: x, until: z", "has both 'while' and 'until'", "keep one of them"),
-        ("repeat: 1, loop: {most: 1}", "'repeat' and 'loop' say the same", "remove one of them"),
+        ("repeat: 1, loop: {most: 1}", "'repeat' and 'loop' mean the same", "remove one of them"),
         ("loop: {many: 3}", "'loop': unknown key 'many'", "known: most, until, while"),
         ("loop: 3", "'loop' must be a table, got '3'", "write loop: {most: …}"),
         ("risk: huge", "'risk' is 'huge'", "use one of: low, medium, high"),
-        ("role: A/B", "'role' is no name of a role: 'A/B'", "`chargehand role list` lists them"),
+        ("role: A/B", "'role' is not a role name: 'A/B'", "`chargehand role list` lists them"),
         ("agent: [a]", "'agent' must be a text, got a list of 1", "put quotes around it"),
         ("checks: [[a]]", "'checks' must be a list of texts, got a list of 1", "put quotes around it"),
         ("checks: ['']", "'checks' has an entry that is empty", "remove it"),
@@ -234,7 +234,7 @@ FIRST = "plan.yaml:1: task 'a': "
         ("change: a/../../b", "'change': 'a/../../b' leads out of the repository", "paths begin at the top"),
         ("areas: ['../b']", "'areas': '../b' leads out of the repository", "paths begin at the top"),
         ("delete: .GIT/config", "'delete': '.GIT/config' is in git's own directory", "a plan changes files"),
-        ("make: a//b", "'make': 'a//b' is no plain path", "without '.' and '//'"),
+        ("make: a//b", "'make': 'a//b' is not a plain path", "without '.' and '//'"),
         ("make: '!a'", "'make': '!a' begins with '!'", "write '\\!…'"),
         ("make: 'a[b'", "'make': 'a[b' has a bracket that is not closed", "write '\\[' for a bracket"),
         ("make: 'a[z-a]'", "'make': 'a[z-a]' has 'z-a' in brackets, which is not in order", "write '\\['"),
@@ -256,7 +256,7 @@ def test_what_is_wrong_in_a_task_is_told_with_value_and_way_out(keys: str, messa
         ("task: []", "plan.yaml:1: unknown key 'task'"),
         ("tasks: 5", "plan.yaml:1: 'tasks' must be a list, got '5'"),
         ("tasks: [a]", "plan.yaml: tasks[1]: a task must be a table, got 'a'"),
-        ("{tasks: {a: x}, team: [{role: a b}]}", "plan.yaml: team: 'a b' is no name of a role"),
+        ("{tasks: {a: x}, team: [{role: a b}]}", "plan.yaml: team: 'a b' is not a role name"),
         ("{tasks: {a: x}, team: [{role: a}, {role: a}]}", "plan.yaml: team: the role 'a' appears twice"),
         ("tasks: [{text: Mend it!}]", "plan.yaml:1: tasks[1]: has no id"),
         ("tasks: [{id: a}]", "plan.yaml:1: task 'a': 'text' is missing"),
@@ -271,15 +271,15 @@ def test_what_is_wrong_in_a_task_is_told_with_value_and_way_out(keys: str, messa
         ("tasks: [{each: {in: [[]], do: {id: a, text: x}}}]", "plan.yaml:1: tasks[1].each: no value for {item}"),
         (
             "tasks: [{each: {in: [b], as: 1x, do: {id: a}}}]",
-            "plan.yaml:1: tasks[1].each: 'as' is no name",
+            "plan.yaml:1: tasks[1].each: 'as' is not a name",
         ),
         (
             "tasks: [{decide: {if: [x], then: {id: a}}}]",
-            "plan.yaml:1: tasks[1].decide: 'if' is no command",
+            "plan.yaml:1: tasks[1].decide: 'if' is not a command",
         ),
         (
             "tasks: [{decide: {if: x, then: {sequence: [{id: a, text: x}]}}}]",
-            "plan.yaml:1: tasks[1].decide.then.sequence: `decide` takes single tasks",
+            "plan.yaml:1: tasks[1].decide.then.sequence: `decide` needs single tasks",
         ),
         (
             "tasks: [{decide: {if: x, then: {id: a, text: x, when: y}}}]",
@@ -387,9 +387,9 @@ def test_amounts_of_tasks_and_text_are_bounded_before_they_are_made() -> None:
     nested = each(900, "", {"each": {"in": ["x"] * 900, "as": "x", "do": {"each": {"in": ["y"] * 900, "do": {}}}}})
     assert problems(nested)[0] == f"plan.yaml: the plan has {900**3} tasks, more than {MOST_TASKS}"
     assert len(plan(each(MOST_TASKS, "x")).tasks) == MOST_TASKS
-    assert "more text than a plan may hold" in problems(each(MOST_TASKS, "x" * 40_000))[0]
+    assert "more text than a plan may have" in problems(each(MOST_TASKS, "x" * 40_000))[0]
     assert (
-        "more text than a plan may hold"
+        "more text than a plan may have"
         in problems(each(1, "{item}" * 150_000).replace('"0"', f'"{"0" * 400}"'))[0]
     )
     files = {"id": "t{item}", "text": "x", "make": [f"f{n}" for n in range(201)]}

@@ -414,7 +414,7 @@ def _login_failed() -> RefusedError:
 
 def _code_refused() -> RefusedError:
     return RefusedError(
-        "this login link does not count: it was used, is older than 10 minutes, or a newer one was made",
+        "this login link is invalid: it was used, is older than 10 minutes, or a newer one was made",
         code="login_failed",
         hint="`chargehand up --link` prints a new one",
     )

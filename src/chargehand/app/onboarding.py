@@ -133,7 +133,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
         raise RepositoryError(
             f"{str(project.path)!r} is a bare repository, which has no working tree to write a file to",
             code="bare",
-            hint="commit a chargehand.toml from a clone of it",
+            hint="commit a chargehand.toml from a clone",
         )
     reader = DepotReader(depot)
     directory = find_project(reader, located.base.tree, located.start)

@@ -332,7 +332,7 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
     home = reader.home
     if home.is_dir() and not is_state_directory(home):
         raise UsageError(
-            f"{str(home)!r} is no state directory, and holds files",
+            f"{str(home)!r} is not a state directory, and has files",
             hint="name a separate directory in CHARGEHAND_HOME; it need not exist yet",
         )
     before = home.with_name(f"{home.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S}")

@@ -257,7 +257,9 @@ def answer(action: str, answer: str, detach: bool, out: Output) -> int:
 
 @action.command(hidden=True)
 @click.argument("action", metavar="ACTION")
-@click.option("--lock", type=int, required=True, hidden=True, help="The locked file that makes this its owner.")
+@click.option(
+    "--lock", type=int, required=True, hidden=True, help="The locked file that makes this process its owner."
+)
 @json_option
 def run(action: str, lock: int, out: Output) -> int:
     """Run an action that another process recorded; started by Chargehand itself."""

@@ -432,7 +432,7 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
 @click.argument("text")
 @click.option("--attempts", metavar="N", help="At most this many further attempts.")
 @time_option
-@click.option("--budget", metavar="USD", help="Let the whole mission cost at most this much from now on.")
+@click.option("--budget", metavar="USD", help="New limit for the cost of the whole mission.")
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @detail_options
 @json_option
@@ -490,7 +490,7 @@ def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: boo
     from chargehand.cli.terminal.rollback import preview_rollback, roll_back
 
     if with_dependents and task is None:
-        raise click.UsageError("--with-dependents goes with --task")
+        raise click.UsageError("--with-dependents needs --task")
     do = preview_rollback if dry_run else roll_back
     return do(out, mission, task, with_dependents=with_dependents)
 

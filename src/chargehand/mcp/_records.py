@@ -138,8 +138,8 @@ class QuestionView(McpResult, frozen=True):
     options: tuple[str, ...]
     kind: QuestionKind
     closed: Annotated[bool, Meta(description="Only the options are answers.")]
-    expires: Annotated[str, Meta(description="No answer is taken after this moment (UTC); empty: for ever.")]
-    default: Annotated[str, Meta(description="The answer that counts if no answer comes in time.")]
+    expires: Annotated[str, Meta(description="No answer is accepted after this time (UTC); empty: no limit.")]
+    default: Annotated[str, Meta(description="The answer that is used if none comes in time.")]
 
 
 class AttemptView(McpResult, frozen=True):

@@ -418,7 +418,7 @@ def _check_told(journal: Journal, verdict: Verdict, before: Iterable[Verdict]) -
         raise RefusedError(
             f"the tree of mission {journal.mission!r} has two verdicts: {'; '.join(flaky)}",
             code="two_verdicts",
-            hint=f"chargehand mission promote {journal.mission} once more promotes it all the same",
+            hint=f"chargehand mission promote {journal.mission} once more promotes it anyway",
         )
 
 

@@ -176,7 +176,7 @@ def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> d
     promoted = max((line.seq for line, move in moves if isinstance(move, PromotionDone)), default=0)
     created, base = facts.last(MissionCreated), facts.last(BaseResolved, before=promoted)
     if created is None or base is None:
-        raise StoreError("the log holds no whole promotion", code="log_changed")
+        raise StoreError("the log has no complete promotion", code="log_changed")
     line, move = moves[-1]
     since = moves[-2][0].seq if len(moves) > 1 else 0
     # A full roll-back has the base's tree, for which its own reverted promotion was not judged.
@@ -294,7 +294,7 @@ def _verify_line(store: Store, depot: Depot, line: str, about: CommitProvenance)
             version=run["builder"]["version"]["chargehand"],
         )
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-        return conclude("provenance_malformed", f"it holds no signed statement of ours: {error!r:.80}")
+        return conclude("provenance_malformed", f"it has no signed statement of Chargehand: {error!r:.80}")
     found = replace(found, mission=mission or claim.mission, statement=claim.statement)
     if claim.commit != commit:
         return conclude("provenance_differs", f"it is of commit {claim.commit!r:.50}")

@@ -156,7 +156,7 @@ async def _try_embeddings(served: ServedModel, seconds: float) -> TrialResult:
     except ValueError:
         rows = None
     made = isinstance(rows, list) and len(rows) == 1 and bool(as_mapping(rows[0]).get("embedding"))
-    return TrialResult(able=True) if made else TrialResult(able=None, why="the reply holds no embedding")
+    return TrialResult(able=True) if made else TrialResult(able=None, why="the reply has no embedding")
 
 
 def _read_refusal(status: int, content: bytes) -> TrialResult:

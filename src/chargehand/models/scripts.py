@@ -167,7 +167,7 @@ def _check_keys(found: Mapping[str, Any], known: Iterable[str], name: str, numbe
     names = list(known)
     for key in found:
         if key not in names:
-            raise _invalid(name, number, f"{key!r} is no field of a script", nearest(key, names))
+            raise _invalid(name, number, f"{key!r} is not a field of a script", nearest(key, names))
 
 
 def _invalid(name: str, line: int, problem: str, hint: str = "") -> UsageError:

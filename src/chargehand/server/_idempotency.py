@@ -101,7 +101,7 @@ def _reply_again(known: KnownRequest, asked: str) -> KeyedReply:
     if known.answer is None:
         how = "was done" if known.status < 400 else "was refused"
         raise RefusedError(
-            f"a request with this key {how}, and its answer is not kept: it is long, old, or held a secret",
+            f"a request with this key {how}, and its answer is not stored: it is long, old, or had a secret",
             code="key_used",
             hint="check the state (`chargehand mission show`); to repeat the request, use a new key",
         )

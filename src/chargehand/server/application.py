@@ -420,7 +420,7 @@ async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict
                     raise UsageError("the body has more than 1 MiB", code="arguments_invalid", hint="send less")
     except (ClientDisconnect, TimeoutError) as error:  # the client left, or stopped sending
         raise UsageError(
-            f"the body did not come whole within {within:g} s", code="arguments_invalid", hint="send it again"
+            f"the body did not arrive within {within:g} s", code="arguments_invalid", hint="send it again"
         ) from error
     if not content:
         return {}
@@ -432,5 +432,5 @@ async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict
         return decode_as(content, dict[str, Any])
     except msgspec.DecodeError as error:
         raise UsageError(
-            f"the body is no JSON object: {error}", code="arguments_invalid", hint="send a JSON object"
+            f"the body is not a JSON object: {error}", code="arguments_invalid", hint="send a JSON object"
         ) from error

@@ -230,7 +230,7 @@ def _add_feed(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
     paths[f"{PREFIX}/events"] = {
         "get": {
             "operationId": "get_events",
-            "summary": "Follow the lines of all logs as they come.",
+            "summary": "Follow the lines of all logs as they arrive.",
             "description": "Server-sent events: `id` is a position, to continue from with `Last-Event-ID` or "
             "`after`; the data of a `message` is an EventLine. `reset` says that the log has no such position.",
             "tags": ["events"],

@@ -489,7 +489,7 @@ class Grants:
                     whole = isinstance(subject, str) and is_good == 1
                     times = (*moments[: len(needed)], *known_moments)
                     if not whole or not all(isinstance(each, str) and is_moment(each) for each in times):
-                        yield f"a row of {table} ({subject!r}) is not as it was written"
+                        yield f"a row of {table} ({subject!r}) was changed or damaged"
 
 
 _TOKENS = """

@@ -258,7 +258,7 @@ def _close_to_others(home: Path) -> None:
             with suppress(OSError):
                 home.chmod(0o700)
         if home.stat().st_mode & 0o077:
-            what = "cannot be closed to them" if ours else "holds other files than Chargehand's"
+            what = "cannot be closed to them" if ours else "has files that are not Chargehand's"
             close = f"chmod 700 {home}, as its owner; or " if ours else ""
             raise StoreError(
                 f"other users may read the state directory {str(home)!r}, and it {what}",

@@ -293,7 +293,7 @@ def install_hook(repository: Repository, program: Path) -> Hook:
             fresh.replace(path)
     except FileExistsError as problem:
         raise RefusedError(
-            f"{str(path)!r} was created just now", code="hook_exists", hint="look at it first"
+            f"{str(path)!r} was created just now", code="hook_exists", hint="check it first"
         ) from problem
     finally:
         fresh.unlink(missing_ok=True)

@@ -349,7 +349,7 @@ class _TreeScanner:
         finally:
             os.close(fd)
         if filled:
-            message = "has content, but submodules are kept as is"
+            message = "has content, but submodules stay as they are"
             self.findings.add("entry_submodule", "warning", place.path + name, message)
 
     # --- files and links
@@ -398,7 +398,7 @@ class _TreeScanner:
         elif self.files >= limits.files:
             self.findings.quota(path, f"is one changed file more than the limit of {limits.files}")
         elif self.bytes + size > limits.disk_bytes:
-            self.findings.quota(path, f"takes the changed files over the limit of {limits.disk_bytes} bytes")
+            self.findings.quota(path, f"makes the changed files exceed the limit of {limits.disk_bytes} bytes")
         else:
             self.files += 1
             self.bytes += size

@@ -1442,7 +1442,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Follow the lines of all logs as they come.
+         * Follow the lines of all logs as they arrive.
          * @description Server-sent events: `id` is a position, to continue from with `Last-Event-ID` or `after`; the data of a `message` is an EventLine. `reset` says that the log has no such position.
          */
         get: operations["get_events"];

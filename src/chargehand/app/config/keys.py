@@ -350,7 +350,7 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
         problem = "not a plain http address"
         hint = "write 'https://example.org/v1', without user, password, '?' and '#'; 'key' names the secret"
     elif key.form == "variable" and not problem and Redactor().text(text := item.partition("=")[2]) != text:
-        problem = "a variable that seems to hold a secret"
+        problem = "a variable that seems to contain a secret"
         hint = "sandboxes get no secrets: the agent could read them"
     if not problem:
         return

@@ -118,7 +118,7 @@ def describe_event(event: Event) -> str:
             return "(erased)"
         return "(damaged)" if is_damaged(event) else "(from a later version)"
     if isinstance(payload, CoordinatorWoken) and payload.mission == event.mission and not payload.idle_since:
-        return "looks again: its moment has come, or a person changed something"
+        return "checks again: its time has come, or a person changed something"
     return describe(payload)
 
 
@@ -166,7 +166,7 @@ _RUNGS = {
     "first": "",
     "approach": ", another approach",
     "model": ", another model",
-    "best_of": ", several side by side",
+    "best_of": ", several in parallel",
     "returned": ", with the problems of its result",
     "loop": ", once more",
     "person": ", as a person said",

@@ -78,7 +78,7 @@ def save_review(
     content = msgspec.json.encode(notes)
     if len(content) > _LONGEST:
         raise UsageError(
-            f"these notes have {len(content)} bytes, and at most {_LONGEST} are kept",
+            f"these notes have {len(content)} bytes, and at most {_LONGEST} are stored",
             code="review_too_long",
             hint="send the agent the comments so far, then continue",
         )

@@ -99,7 +99,7 @@ class ServerConnection:
     """An authenticated connection to a server; a context manager.
 
     Every method raises `InfrastructureError`: `server_unreachable`, `server_certificate`, `server_timeout`,
-    `server_lost` (it went away and did not come back), `server_unknown` (another program answers there);
+    `server_lost` (it disconnected and did not return), `server_unknown` (another program answers there);
     `UsageError` `server_version`; and the server's own refusals, as the class that they had there.
     """
 
@@ -195,7 +195,7 @@ class ServerConnection:
         if isinstance(error, ChargehandError):
             raise error
         raise InfrastructureError(
-            f"the server at {self.url} went away and did not come back",
+            f"the server at {self.url} disconnected and did not return",
             code="server_lost",
             hint="missions continue there; once it answers, `chargehand mission watch` follows them again",
         ) from error
@@ -278,7 +278,7 @@ class ServerConnection:
         kind = response.headers.get("content-type", "") or "nothing"
         status = response.status_code
         return InfrastructureError(
-            f"{self.url} answers {status} with {printable(kind[:_LONGEST_SHOWN])}: it is no Chargehand server",
+            f"{self.url} answers {status} with {printable(kind[:_LONGEST_SHOWN])}: it is not a Chargehand server",
             code="server_unknown",
             hint="check the address; a proxy in between may answer while the server is away",
         )
@@ -314,7 +314,7 @@ def _transport_error(url: str, error: httpx.HTTPError) -> InfrastructureError:
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return InfrastructureError(
-                f"the certificate of {url} does not hold: {cause.verify_message}",
+                f"the certificate of {url} is invalid: {cause.verify_message}",
                 code="server_certificate",
                 hint="if your own authority signed it, name its file in SSL_CERT_FILE; otherwise another server"
                 " may be answering",

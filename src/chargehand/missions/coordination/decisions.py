@@ -308,7 +308,7 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
             "its agent cannot receive advice",
         ),
         "model": (bool(models), "there is no other model"),
-        "best_of": (len(ladder.models) > 1 and not models, "there are no models to try side by side"),
+        "best_of": (len(ladder.models) > 1 and not models, "there are no models to try in parallel"),
     }
     for rung, (possible, obstacle) in rungs.items():
         if rung in taken and not (rung == "model" and models):

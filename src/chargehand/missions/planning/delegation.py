@@ -53,7 +53,7 @@ def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Del
         (each for each in names.values() if plan.task(each) is None and _was_begun(progress, each)), None
     )
     if dropped is not None:
-        raise _refuse(f"task {dropped!r} was begun and dropped before")
+        raise _refuse(f"task {dropped!r} was started and dropped before")
     parts = [_make_task(plan, whole, each, names, share=len(asked)) for each in asked]
     problems = PlanProblems("delegation")
     draft = read_plan(load_plan(encode_json({"tasks": parts}), "delegation.json"), problems)

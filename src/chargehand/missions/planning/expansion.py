@@ -76,11 +76,11 @@ class PlanExpansion:
         known = ("id", "after", form)
         for key in item:
             if key not in known:
-                hint = f"{nearest(key, known)}; all else is said by its tasks"
+                hint = f"{nearest(key, known)}; everything else belongs to its tasks"
                 self._problems.add(where, f"unknown key {key!r}", hint, line=item.line)
         if when:
             hint = "put one task there; others may follow it with `after`"
-            self._problems.add(where, "`decide` takes single tasks, got a group", hint, line=item.line)
+            self._problems.add(where, "`decide` needs single tasks, got a group", hint, line=item.line)
         after = (*after, *self._read_after(item, where))
         before = len(self.drafts), self._problems.count
         ends = self._expand_group(form, item, where, after)
@@ -127,7 +127,7 @@ class PlanExpansion:
         name = body.get("as") or _DEFAULT_NAME
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             hint = "letters, digits and '_', such as 'module'; {module} is then replaced by each value"
-            self._problems.add(where, f"'as' is no name: {quote_value(name)}", hint, line=body.line)
+            self._problems.add(where, f"'as' is not a name: {quote_value(name)}", hint, line=body.line)
             return after
         ends: tuple[str, ...] = ()
         for value in body["in"] if isinstance(body["in"], list) else [body["in"]]:
@@ -143,7 +143,7 @@ class PlanExpansion:
         command = body["if"]
         if not isinstance(command, str) or not command.strip():
             hint = "write a command that succeeds or fails"
-            self._problems.add(where, f"'if' is no command: {quote_value(command)}", hint, line=body.line)
+            self._problems.add(where, f"'if' is not a command: {quote_value(command)}", hint, line=body.line)
             return after
         begun = len(self.drafts)
         ends = self._expand_item(body["then"], f"{where}.then", after, command)
@@ -186,7 +186,7 @@ class PlanExpansion:
         if not isinstance(name, str) or not name:
             text = table.get("text")
             proposed = to_id(text if isinstance(text, str) else "") or "add-login"
-            shown = "has no id" if name in (None, "") else f"the id is no text: {quote_value(name)}"
+            shown = "has no id" if name in (None, "") else f"the id is not a text: {quote_value(name)}"
             self._problems.add(where, shown, f"write id: {proposed}", line=table.line)
             name = where  # not a valid id, so that no other task is mistaken for it
         else:
@@ -216,7 +216,7 @@ class PlanExpansion:
         self._filled += len(value) + value.count(mark) * len(wanted) if isinstance(value, str) else 1
         if self._filled > _MOST_FILLED:
             hint = "shorten the texts of its task, or give it fewer values"
-            raise plan_error(self._problems.name, "`each` writes more text than a plan may hold", hint)
+            raise plan_error(self._problems.name, "`each` makes more text than a plan may have", hint)
         if isinstance(value, str):
             return value.replace(mark, wanted)
         if isinstance(value, list):

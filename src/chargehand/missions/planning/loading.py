@@ -60,7 +60,7 @@ def load_plan(content: bytes, name: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
         place = f"{name}:{mark.line + 1}" if mark is not None else name
-        hint = "quote texts that hold ': ', ' #' or begin with one of [ ] { } & * ! | > % @ `"
+        hint = "quote texts that contain ': ', ' #' or begin with one of [ ] { } & * ! | > % @ `"
         raise plan_error(place, f"not valid YAML: {problem}", hint) from error
 
 
@@ -84,7 +84,7 @@ def _load_json(text: str, name: str) -> Any:
         return made
 
     def constant(text: str) -> Any:
-        raise plan_error(name, f"{text} is no number of JSON", "write a number")
+        raise plan_error(name, f"{text} is not a JSON number", "write a number")
 
     try:
         data = json.loads(text, object_pairs_hook=table, parse_constant=constant)
@@ -172,4 +172,4 @@ class _Builder:
             self._open[-1] = (holder, None)
 
     def _error(self, line: int, what: str, hint: str) -> UsageError:
-        return plan_error(f"{self._name}:{line}", f"a plan cannot hold {what}", hint)
+        return plan_error(f"{self._name}:{line}", f"a plan cannot contain {what}", hint)

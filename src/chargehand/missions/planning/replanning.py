@@ -100,7 +100,7 @@ def _why_fixed(known: TaskProgress, *, was_dropped: bool, is_dropped: bool) -> t
     """Return why a task cannot be changed or dropped, and the way out; `None` if it can."""
     if was_dropped:
         begun = bool(known.runs) and not is_dropped
-        return ("was begun and dropped before", "give the new task another id") if begun else None
+        return ("was started and dropped before", "give the new task another id") if begun else None
     if known.end is not None or known.merged:
         how = known.end.outcome.replace("_", " ") if known.end is not None else "merged in part"
         return f"is {how} already", "leave it in the plan as it was; add a task for the remaining work"

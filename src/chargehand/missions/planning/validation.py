@@ -37,7 +37,7 @@ def check_plan(draft: DraftPlan, problems: PlanProblems) -> None:
     for role, count in Counter(each.role for each in plan.team if each.role).items():
         if not ROLE_NAME.fullmatch(role):
             hint = "`chargehand role list` lists them"
-            problems.add("team", f"{quote_value(role)} is no name of a role", hint)
+            problems.add("team", f"{quote_value(role)} is not a role name", hint)
         if count > 1:
             problems.add("team", f"the role {role!r} appears twice", "name its agent or model in one entry")
     for task in plan.tasks:

@@ -134,7 +134,7 @@ def judge_verdict(verdict: Verdict) -> AttemptEnd:
         message = "no checks are configured or were found, so nothing shows that the change is good"
         return _ask_person(Reason(code="checks_missing", message=message))
     if verdict.status == "degraded":
-        message = "inspection could not look at all of the tree in time"
+        message = "inspection of the tree did not finish in time"
         return _refuse(Reason(code="inspection_incomplete", message=message))
     if not verdict.is_good:
         failed = []

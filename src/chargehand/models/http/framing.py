@@ -183,7 +183,7 @@ class ChunkedBody:
             line = data[place:end]
             if self._behind:
                 if line:
-                    raise _malformed_reply("a chunk is longer than it says")
+                    raise _malformed_reply("a chunk is longer than its declared size")
                 self._behind = False
             elif self._trailing:
                 self._trailing += len(line) + 2
@@ -208,7 +208,7 @@ class ChunkedBody:
 
     def _check_line(self, size: int) -> None:
         if self._behind and size > 1:
-            raise _malformed_reply("a chunk is longer than it says")
+            raise _malformed_reply("a chunk is longer than its declared size")
         if size > _LINE_BYTES:
             raise _malformed_reply(f"a line between its chunks is larger than {_LINE_BYTES} B")
 

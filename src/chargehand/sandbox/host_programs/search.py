@@ -59,7 +59,7 @@ class MountedPaths(Struct):
         broad = os.path.isdir(real) and (shared or any(os.path.lexists(f"{real}/{name}") for name in _PRIVATE))
         parts = sorted(part for name in _PARTS.get(kind, ()) for part in Path(path).glob(name)) if broad else []
         if broad and not parts:
-            return f"{real} holds more than the program, so it is not shown"
+            return f"{real} contains more than the program, so it is not shown"
         for each in [str(part) for part in parts] or [path]:
             # At both paths: programs are started by one path, and find their files by the other.
             for target in {os.path.realpath(each): None, os.path.abspath(each): None}:

@@ -247,7 +247,7 @@ class TreeWriter:
 def _check_name(name: bytes, prefix: bytes) -> None:
     if name in (b"", b".", b"..", b".git") or b"/" in name:
         raise RepositoryError(
-            f"the tree holds {os.fsdecode(prefix + name)!r}",
+            f"the tree contains {os.fsdecode(prefix + name)!r}",
             code="base_tree",
             hint="git cannot check that out either; give another commit (--base)",
         )
