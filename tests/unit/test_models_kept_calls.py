@@ -183,7 +183,7 @@ def test_a_reply_that_holds_what_looks_like_a_secret_is_not_given_again(path: Pa
     assert b"not-to-be-kept-9" not in path.read_bytes()
     second = Life(path)
     assert [second.ask("a"), second.ask("b")] == [None, None]
-    assert "not kept" in second.told[0].recorded
+    assert "not stored" in second.told[0].recorded
 
 
 def test_each_part_of_a_conversation_is_kept_once(path: Path) -> None:
