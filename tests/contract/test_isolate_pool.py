@@ -283,7 +283,7 @@ async def test_1000_snippets_leak_neither_files_nor_memory(
 
 def test_the_suffix_decides_the_language() -> None:
     assert [language_of(name) for name in ("a.py", "/b/c.js", "d.mjs")] == ["python", "javascript", "javascript"]
-    with pytest.raises(ValueError, match="does not tell"):
+    with pytest.raises(ValueError, match="does not show"):
         language_of("-")
 
 

@@ -183,7 +183,7 @@ def test_the_later_of_two_conflicting_tasks_is_returned(crew: Crew) -> None:
     assert back.reason.code == "merge_conflict"
     assert [(each.branch, each.count) for each in crew.events(mission, MergeConflicted)] == [(None, 1)]
     _, result, _ = forked.run(("mission", "log", mission), cwd=crew.repo, environ=crew.environ)
-    assert "1 path conflicts with what was merged since" in result
+    assert "1 path conflicts with later merges" in result
     assert [run.rung for run in crew.events(mission, TaskStarted) if run.task == back.task] == [
         "first",
         "returned",
@@ -279,10 +279,10 @@ def test_a_person_stops_everything_over_a_task(crew: Crew) -> None:
     assert state.export is None
     assert any(each.startswith(f"chargehand mission promote {mission}") for each in next_commands(state))
     with crew.opened() as app:
-        with pytest.raises(RefusedError, match="does not go on") as refused:
+        with pytest.raises(RefusedError, match="cannot continue") as refused:
             follow_up_mission(app, FollowUp(mission=mission, text="go on"))
         assert f"mission promote {mission}" in refused.value.hint
-        with pytest.raises(RefusedError, match="nobody needs its result"):
+        with pytest.raises(RefusedError, match="its result is not needed"):
             follow_up_mission(app, FollowUp(mission=crew.mission_of(mission, "bad"), text="go on"))
         with pytest.raises(RefusedError, match="has another tree"):
             asyncio.run(promote_mission(app, mission, tree="0123"))

@@ -95,9 +95,9 @@ def test_the_menu_opens_below_and_the_picture_comes_back(cli: Cli) -> None:
     shown.until(OFFER)
     assert is_whole(shown)
     shown.say("what\n")
-    shown.until("'what' is none of these.")
+    shown.until("'what' is not one of these.")
     assert not is_whole(shown)
-    assert last_picture(shown)[-1].startswith("'what' is none of these.")
+    assert last_picture(shown)[-1].startswith("'what' is not one of these.")
     shown.raw = shown.raw[-1:]
     shown.say("\x03")
     shown.until(OFFER)

@@ -124,5 +124,5 @@ def test_the_terminal_shows_live_output_and_later_the_kept_output(
         running.communicate(timeout=90)
         expect(page.get_by_text("The mission has ended.")).to_be_visible()
         page.reload()
-        expect(page.get_by_text("this is what was kept")).to_be_visible()
+        expect(page.get_by_text("this is its stored output")).to_be_visible()
         expect(rows).to_contain_text("a check speaks")

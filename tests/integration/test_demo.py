@@ -67,7 +67,7 @@ def test_the_demo_prints_all_its_steps_and_names_the_scripted_parts(kept: Kept) 
         "finish      The discount is fixed and every test passes.",
         "AssertionError: 500 != 499",
         "attempt 1 refused",
-        "attempt 2, with the report of what was wrong",
+        "attempt 2, with the report of the problems",
         "apply_patch shop/cart.py, tests/test_cart.py",
         "attempt 2 succeeded",
         "mission promoted",
@@ -76,7 +76,7 @@ def test_the_demo_prints_all_its_steps_and_names_the_scripted_parts(kept: Kept) 
         "made after an action, 2 changed",
         "model       My first version is right.",
         "mission refused",
-        "no replies were asked for again",
+        "no replies were requested again",
         "check_failed: python3 -m unittest discover: no test ran",
         "green       python3 -m unittest discover: passed (4 tests)",
         "red         outside: sh outside/discount.sh: failed",
@@ -122,7 +122,7 @@ def test_a_story_from_a_later_attempt_is_the_end_of_the_full_story(kept: Kept) -
         caught_up, silent = (MissionStory(app.store, catch_up=up).tell(events[-1]) for up in (True, False))
         assert (caught_up, silent) == (lines, [])
         assert later == lines[-len(later) :]
-        assert later[0].text == "  attempt 2, with the report of what was wrong"
+        assert later[0].text == "  attempt 2, with the report of the problems"
     finally:
         app.close()
 

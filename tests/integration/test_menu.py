@@ -42,7 +42,7 @@ def test_a_run_is_paused_messaged_and_resumed_from_its_menu(cli: Cli) -> None:
     shown.say("p\n")
     shown.until("Paused. Enter resumes it.")
     shown.say("what\n")
-    shown.until("'what' is none of these")
+    shown.until("'what' is not one of these")
     shown.say("\n")
     shown.until("resumed by")
     shown.raw = ""

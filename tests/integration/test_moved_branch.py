@@ -269,8 +269,8 @@ def test_an_approval_still_holds_if_the_branch_changed_other_files(cli: Cli, rep
 @pytest.mark.parametrize(
     ("theirs", "differs"),
     [
-        ({"g.txt": "a\nb\nc\nd\ne\nf\nF\n"}, "main changed g.txt meanwhile, which was approved otherwise"),
-        ({"check.sh": "! test -e conftest.py"}, "together with main as it is now it does not pass all checks"),
+        ({"g.txt": "a\nb\nc\nd\ne\nf\nF\n"}, "main has changed g.txt since the approval"),
+        ({"check.sh": "! test -e conftest.py"}, "together with the present main it fails a check"),
     ],
 )
 def test_an_approval_covers_no_other_change(cli: Cli, repo: Path, theirs: dict[str, str], differs: str) -> None:

@@ -115,7 +115,7 @@ def test_an_outside_file_is_visible_only_to_the_outside_check(cli: Cli, repo: Pa
     assert result.document["status"] == "promoted", result
     alone = cli.say("run", "x", "--agent", shell(MEND), *TEST, *words, cwd=repo)
     assert alone.code == 2
-    assert alone.error["message"].startswith("--outside-file: there is no outside check")
+    assert alone.error["message"].startswith("--outside-file: no outside check")
 
 
 PROGRAMS = """

@@ -111,7 +111,7 @@ def check_that_trouble_is_told(crew: LibraryCrew, mission: str) -> None:
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
         evidence = app.store.artifacts.get(back.evidence).decode()
     assert "escape() takes 1 positional argument" in evidence
-    told = "together with what was merged since"
+    told = "together with later merges"
     log, report = crew.say("mission", "log", mission), crew.say("mission", "report", mission)
     assert f"task table goes back: {told}" in log
     assert log.count("task table started") == 2

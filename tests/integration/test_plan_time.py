@@ -42,7 +42,7 @@ def test_a_plan_ends_when_its_time_is_over_and_so_do_its_tasks(crew: Crew) -> No
     mission = crew.record([task("a"), task("b", shell("sleep 600"), timeout="1h")], time="5s")
     state = crew.work(mission)
     assert (state.status, [reason.code for reason in state.reasons]) == ("exhausted", ["time"])
-    assert "time limit of 5 s is over; what was merged before stays" in state.reasons[0].message
+    assert "time limit of 5 s is over; merged tasks stay" in state.reasons[0].message
     assert crew.children(mission)["a"] == "promoted"
     assert crew.children(mission)["b"] in ("cancelled", "exhausted")
     assert 5.0 <= state.plan_elapsed < 60.0
@@ -191,7 +191,7 @@ def test_a_sleeping_coordinator_is_woken_at_the_moment_of_its_deadline(crew: Cre
     message = "its coordinator stopped it: task slow: it was not done within 1s"
     assert [reason.message for reason in (*child.reasons, *child.attempts[0].reasons)] == [message] * 2
     assert "task slow needs a person's decision: it was not done within 1s" in told
-    assert "looks again: its moment has come, or a person changed something" in told
+    assert "checks again: its time has come, or a person changed something" in told
     slept = crew.events(mission, CoordinatorSlept)[0]
     with crew.opened() as app:
         (line, *_) = app.store.log.read(mission, types=(CoordinatorSlept.type,))

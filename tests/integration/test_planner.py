@@ -128,7 +128,7 @@ def test_an_invalid_plan_is_returned_to_the_planner_with_the_error(crew: Crew) -
         (document(small("a", models=["other"])), "'models' names 'other', which is not configured"),
         (document(*(small(f"t{number}") for number in range(1_500))), f"1500 tasks, more than {MOST_TASKS}"),
         ("I would rather not.", "must be a table"),
-        ("", "came to no plan"),
+        ("", "produced no plan"),
     ],
 )
 def test_after_two_repairs_the_last_error_ends_the_mission(crew: Crew, report: str, result: str) -> None:

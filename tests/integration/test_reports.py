@@ -21,8 +21,8 @@ HEADINGS = [
     "## What was asked",
     "## What was done",
     "## Checks that judged the promoted tree",
-    "## Attempts, and what was refused",
-    "## Who decided what",
+    "## Attempts and refusals",
+    "## Decisions",
     "## Cost and time",
     "## Evidence",
     "## How to undo it",
@@ -120,7 +120,7 @@ class TestEnds:
         report = place.report()
         assert (report["status"], report["final"]) == ("waiting", False)
         assert report["undo"]["commands"] == [f"chargehand mission discard {mission}"]
-        assert "**This is not the end of it:**" in place.markdown()
+        assert "**Not final:**" in place.markdown()
         reason = "I read it; `all` of it"
         assert place.cli.say("mission", "promote", mission, "--reason", reason, cwd=place.repository).code == 0
         report = place.report()

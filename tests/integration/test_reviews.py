@@ -310,7 +310,7 @@ def test_a_team_tests_first_and_reviews_before_the_merge(crew: Crew) -> None:
         (None, "no team named"),
         ("steps = [", "ours.toml"),
         ('summary = "x"\nsteps = []', "steps must name"),
-        ('summary = "x"\nsteps = ["No"]', "no name of a role"),
+        ('summary = "x"\nsteps = ["No"]', "not a role name"),
         ('summary = "x"\nsteps = ["nobody"]', "no role named 'nobody'"),
         ('summary = "x"\nsteps = ["developer"]\nboss = 1', "boss"),
         (

@@ -359,7 +359,7 @@ def test_invalid_users_passwords_roles_and_tokens_are_refused(opened: Opened) ->
         assert not password or password not in caught.value.message
     with pytest.raises(UsageError):
         opened.add("a-long-user-name", password="A-Long-User-Name")
-    with pytest.raises(UsageError, match="there is a user 'ann'"):
+    with pytest.raises(UsageError, match="user 'ann' already exists"):
         opened.add()
     with pytest.raises(UsageError, match="'boss' is not a role"):
         accounts.set_user_role(opened.reader, "ann", "boss", by=opened.owner)

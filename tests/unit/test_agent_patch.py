@@ -67,7 +67,7 @@ class TestEnvelope:
         body = "@@\n-class One:\n+class A:\n@@\n-def end():\n+def stop():"
         assert updated(body, CODE) == CODE.replace("class One", "class A").replace("def end", "def stop")
         wrong = "*** Update File: f\n@@\n-def end():\n+def stop():\n@@\n-class One:\n+class A:"
-        assert "hunk 2 of 2: its lines stand above the hunk before" in refused(enveloped(wrong), f=CODE)
+        assert "hunk 2 of 2: its lines are above the previous hunk" in refused(enveloped(wrong), f=CODE)
 
     def test_additions_need_a_place(self) -> None:
         assert updated("@@ def end():\n+    x = 1", CODE) == CODE.replace("    pass", "    x = 1\n    pass")
@@ -126,7 +126,7 @@ class TestEnvelope:
             (enveloped("*** Add File: .git/hooks/x\n+x"), "inside .git"),
             (enveloped("*** Add File: sub/.GIT/x\n+x"), "inside .git"),
             (enveloped("*** Add File:\n+x"), "not the path of a file"),
-            (enveloped("*** Update File: f\n@@\n-zebra\n+b"), "nothing like its lines"),
+            (enveloped("*** Update File: f\n@@\n-zebra\n+b"), "no similar lines"),
         ],
     )
     def test_an_invalid_patch_is_refused(self, patch: str, words: str) -> None:
@@ -174,7 +174,7 @@ class TestUnified:
             ("diff --git a/f b/f\nGIT binary patch\nliteral 3\n", "binary"),
             ("diff --git a/f b/g\ncopy from f\ncopy to g\n", "copies"),
             ("diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+x\n", "120000"),
-            ("diff --git a/f b/g\n", "tell the path"),
+            ("diff --git a/f b/g\n", "name the path"),
             ("--- a/../f\n+++ b/../f\n@@ -1 +1 @@\n-a\n+b\n", "not a file inside"),
             ("--- a/.git/config\n+++ b/.git/config\n@@ -1 +1 @@\n-a\n+b\n", "inside .git"),
             ("--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n a\n-bb\n+c\n", "f, hunk 1 of 1: its lines are not in the file"),

@@ -300,7 +300,7 @@ def test_init_begins_the_file_with_the_licence_header_of_the_projects_configurat
     )
     cli("init", "--repo", str(other))
     text = (other / "chargehand.toml").read_text()
-    assert text.startswith(f"{header}\n# What a mission")
+    assert text.startswith(f"{header}\n# Checks that missions")
     assert tomllib.loads(text)["project"] == {"checks": ["make test"]}
 
 

@@ -151,4 +151,4 @@ def test_whether_agents_can_work(cli: Cli, provider: Provider) -> None:
     cli.set(M_KEY="other")
     assert "native: cannot work: local: the key is not accepted" in cli("agent", "probe", "native", code=1).output
     cli.configure("")
-    assert "has no model to work with" in cli("agent", "probe", "native", code=1).output
+    assert "needs a model" in cli("agent", "probe", "native", code=1).output

@@ -156,7 +156,7 @@ def test_tasks_that_need_a_person_have_a_command_and_block_dependents() -> None:
     first, second = crew.needs
     assert first.message == "the agent gave up. Try it again?"
     assert " ".join(first.command) == "chargehand mission answer m --task a retry"
-    assert first.choices == "retry, skip, or words of your own"
+    assert first.choices == "retry, skip, or your own words"
     assert (second.task, second.message) == ("b", "Which way?")
     assert " ".join(second.command) == "chargehand mission answer m --task b TEXT"
     tasks = by_id(crew)

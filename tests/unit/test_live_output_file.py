@@ -46,7 +46,7 @@ def test_the_output_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with OutputReader(tmp_path, "m-1") as reader:
         lines = [line.line for line in reader.read()]
     assert lines[0] == "line 0"
-    assert lines[-1].startswith("(the output is longer")
+    assert lines[-1].startswith("(the output exceeds")
     assert len(lines) < 10
 
 

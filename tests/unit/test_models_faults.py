@@ -171,7 +171,7 @@ def test_a_specification_is_read() -> None:
     ("spec", "problem"),
     [
         ("", "'' is not a fault"),
-        ("429", "'429' does not say when"),
+        ("429", "'429' has no turn or probability"),
         ("429@0", "is not a fault"),
         ("cutt@1", "'cutt' is not a kind"),
         ("200@1", "'200' is not a kind"),

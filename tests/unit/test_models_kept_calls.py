@@ -183,7 +183,7 @@ def test_a_reply_with_a_suspected_secret_is_not_kept(path: Path) -> None:
     assert b"not-to-be-kept-9" not in path.read_bytes()
     second = Life(path)
     assert [second.ask("a"), second.ask("b")] == [None, None]
-    assert "not kept" in second.told[0].recorded
+    assert "not stored" in second.told[0].recorded
 
 
 def test_each_part_of_a_conversation_is_kept_once(path: Path) -> None:

@@ -116,8 +116,8 @@ async def test_a_late_reply_comes(tmp_path: Path) -> None:
     [
         ("{", "line 2"),
         ("[]", "line 2"),
-        ('{"txt": "a"}', "'txt' is no field of a script"),
-        ('{"tools": [{"name": "a", "args": {}}]}', "'args' is no field of a script"),
+        ('{"txt": "a"}', "'txt' is not a field of a script"),
+        ('{"tools": [{"name": "a", "args": {}}]}', "'args' is not a field of a script"),
         ('{"text": 1}', r"line 2: Expected `str`, got `int` - at `\$.text`"),
         ('{"turn": 0}', "count from 1"),
         ('{"attempt": -1}', "count from 1"),

@@ -151,7 +151,7 @@ def test_a_call_of_a_client_tool_is_unchanged() -> None:
     [
         (
             ("fly", {}),
-            "the tool 'fly' is not there: the request offers Bash, Read, Edit, Write; a script's own are bash",
+            "the tool 'fly' is unknown: the request offers Bash, Read, Edit, Write; a script's own are bash",
         ),
         (("edit", {"path": "a"}), "a call of 'edit' needs old, new"),
     ],

@@ -91,17 +91,17 @@ OUT_OF_BOUNDS = [
     ("c", [part("x")], "was handed on 2 times already"),
     ("me", [part("x")], "was handed on 2 times already"),
     ("gone", [part("x")], "is not part of the plan any more"),
-    ("a", [part("x", role="")], "part 'x' says neither in which role nor what its agent needs"),
-    ("a", [part("x", role=" ")], "part 'x' says neither in which role nor what its agent needs"),
+    ("a", [part("x", role="")], "part 'x' has neither a role nor needs"),
+    ("a", [part("x", role=" ")], "part 'x' has neither a role nor needs"),
 ]
 INVALID = [
     ([part("x", after=("y",)), part("y", after=("x",))], "circle: a.x after a.y after a.x"),
     ([part("x", after=("last",))], "in a circle"),
     ([part("x", after=("nowhere",))], "unknown task 'nowhere'"),
-    ([part("x"), part("x")], "the id stands twice"),
+    ([part("x"), part("x")], "the id appears twice"),
     ([part("X!")], "the id cannot be used"),
     ([part("x" * 70)], "the id cannot be used"),
-    ([part("x", role="no role!")], "is no name of a role"),
+    ([part("x", role="no role!")], "is not a role name"),
     ([Delegation(id="x", text=" ", role="tester")], "'text' is empty"),
     ([Delegation(id="x", text="a\x00b", role="tester")], "control character"),
 ]
@@ -140,7 +140,7 @@ def test_a_part_is_not_taken_for_a_task_of_its_name_that_was_begun_and_dropped()
     dropped = progress(task("a"), task("a.b"), task("a.c"))
     begun = TaskStarted(task="a.b", mission="m", round=1, rung="first", base="0" * 40, why="x")
     now = dropped.after(begun).after(PlanMade(plan=Plan(tasks=(task("a"),)), identity="ada"))
-    with pytest.raises(UsageError, match=r"task 'a\.b' was begun and dropped before") as raised:
+    with pytest.raises(UsageError, match=r"task 'a\.b' was started and dropped before") as raised:
         plan_with_delegations(now, "a", [part("b")])
     assert raised.value.code == "delegation_refused"
     assert plan_with_delegations(now, "a", [part("c")]).task("a.c") is not None

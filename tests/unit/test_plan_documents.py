@@ -203,7 +203,7 @@ FIRST = "plan.yaml:1: task 'a': "
         ("afer: b", "unknown key 'afer'", "did you mean 'after'?"),
         ("budget: -1", "'budget' must be more than 0 and at most 1000000 USD, got '-1'", "choose an amount"),
         ("budget: lots", "'budget' must be an amount in USD, got 'lots'", "write a number, such as 2.50"),
-        ("budget: 1, budget_usd: 2", "'budget' and 'budget_usd' say the same", "remove one of them"),
+        ("budget: 1, budget_usd: 2", "'budget' and 'budget_usd' mean the same", "remove one of them"),
         ("timeout: 0", "'timeout' must be more than 0 and at most 8784h, got '0'", "choose a duration"),
         ("seconds: soon", "'seconds' must be a duration, got 'soon'", "write '90s', '30m'"),
         ("candidates: 0", "'candidates' must be from 1 to 8, got 0", "choose a number in that range"),
@@ -211,13 +211,17 @@ FIRST = "plan.yaml:1: task 'a': "
         ("attempts: 0", "'attempts' must be from 1 to 1000000, got 0", "choose a number in that range"),
         ("repeat: 21", "'repeat' must be from 1 to 20, got 21", "choose a number in that range"),
         ("repeat: often", "'repeat' must be a whole number, got 'often'", "write repeat: 1"),
-        ("most: 3", "'most' bounds 'while' and 'until', and there is none", "write repeat: N, or add a condition"),
+        (
+            "most: 3",
+            "'most' needs 'while' or 'until', and both are missing",
+            "write repeat: N, or add a condition",
+        ),
         ("while: x, until: z", "has both 'while' and 'until'", "keep one of them"),
-        ("repeat: 1, loop: {most: 1}", "'repeat' and 'loop' say the same", "remove one of them"),
+        ("repeat: 1, loop: {most: 1}", "'repeat' and 'loop' mean the same", "remove one of them"),
         ("loop: {many: 3}", "'loop': unknown key 'many'", "known: most, until, while"),
         ("loop: 3", "'loop' must be a table, got '3'", "write loop: {most: …}"),
         ("risk: huge", "'risk' is 'huge'", "use one of: low, medium, high"),
-        ("role: A/B", "'role' is no name of a role: 'A/B'", "`chargehand role list` lists them"),
+        ("role: A/B", "'role' is not a role name: 'A/B'", "`chargehand role list` lists them"),
         ("agent: [a]", "'agent' must be a text, got a list of 1", "put quotes around it"),
         ("checks: [[a]]", "'checks' must be a list of texts, got a list of 1", "put quotes around it"),
         ("checks: ['']", "'checks' has an entry that is empty", "remove it"),
@@ -229,8 +233,8 @@ FIRST = "plan.yaml:1: task 'a': "
         ("make: /etc/passwd", "'make': '/etc/passwd' leads out of the repository", "paths begin at the top"),
         ("change: a/../../b", "'change': 'a/../../b' leads out of the repository", "paths begin at the top"),
         ("areas: ['../b']", "'areas': '../b' leads out of the repository", "paths begin at the top"),
-        ("delete: .GIT/config", "'delete': '.GIT/config' lies in git's own directory", "a plan changes files"),
-        ("make: a//b", "'make': 'a//b' is no plain path", "without '.' and '//'"),
+        ("delete: .GIT/config", "'delete': '.GIT/config' is in git's own directory", "a plan changes files"),
+        ("make: a//b", "'make': 'a//b' is not a plain path", "without '.' and '//'"),
         ("make: '!a'", "'make': '!a' begins with '!'", "write '\\!…'"),
         ("make: 'a[b'", "'make': 'a[b' has a bracket that is not closed", "write '\\[' for a bracket"),
         ("make: 'a[z-a]'", "'make': 'a[z-a]' has 'z-a' in brackets, which is not in order", "write '\\['"),
@@ -252,13 +256,13 @@ def test_an_invalid_task_is_an_error_with_the_value_and_a_hint(keys: str, messag
         ("task: []", "plan.yaml:1: unknown key 'task'"),
         ("tasks: 5", "plan.yaml:1: 'tasks' must be a list, got '5'"),
         ("tasks: [a]", "plan.yaml: tasks[1]: a task must be a table, got 'a'"),
-        ("{tasks: {a: x}, team: [{role: a b}]}", "plan.yaml: team: 'a b' is no name of a role"),
-        ("{tasks: {a: x}, team: [{role: a}, {role: a}]}", "plan.yaml: team: the role 'a' stands twice"),
+        ("{tasks: {a: x}, team: [{role: a b}]}", "plan.yaml: team: 'a b' is not a role name"),
+        ("{tasks: {a: x}, team: [{role: a}, {role: a}]}", "plan.yaml: team: the role 'a' appears twice"),
         ("tasks: [{text: Mend it!}]", "plan.yaml:1: tasks[1]: has no id"),
         ("tasks: [{id: a}]", "plan.yaml:1: task 'a': 'text' is missing"),
         ("tasks: [{id: a, text: ''}]", "plan.yaml:1: task 'a': 'text' is empty"),
         ("tasks: [{id: A b, text: x}]", "plan.yaml:1: task 'A b': the id cannot be used"),
-        ("tasks: [{id: a, text: x}, {id: a, text: x}]", "plan.yaml:1: task 'a': the id stands twice"),
+        ("tasks: [{id: a, text: x}, {id: a, text: x}]", "plan.yaml:1: task 'a': the id appears twice"),
         ("at_once: 65\ntasks: [{id: a, text: x}]", "plan.yaml:1: 'at_once' must be from 0 to 64, got 65"),
         ("at_once: -1\ntasks: [{id: a, text: x}]", "plan.yaml:1: 'at_once' must be from 0 to 64, got -1"),
         ("tasks: [{sequence: []}]", "plan.yaml:1: tasks[1].sequence: has no tasks"),
@@ -267,19 +271,19 @@ def test_an_invalid_task_is_an_error_with_the_value_and_a_hint(keys: str, messag
         ("tasks: [{each: {in: [[]], do: {id: a, text: x}}}]", "plan.yaml:1: tasks[1].each: no value for {item}"),
         (
             "tasks: [{each: {in: [b], as: 1x, do: {id: a}}}]",
-            "plan.yaml:1: tasks[1].each: 'as' is no name",
+            "plan.yaml:1: tasks[1].each: 'as' is not a name",
         ),
         (
             "tasks: [{decide: {if: [x], then: {id: a}}}]",
-            "plan.yaml:1: tasks[1].decide: 'if' is no command",
+            "plan.yaml:1: tasks[1].decide: 'if' is not a command",
         ),
         (
             "tasks: [{decide: {if: x, then: {sequence: [{id: a, text: x}]}}}]",
-            "plan.yaml:1: tasks[1].decide.then.sequence: `decide` takes single tasks",
+            "plan.yaml:1: tasks[1].decide.then.sequence: `decide` needs single tasks",
         ),
         (
             "tasks: [{decide: {if: x, then: {id: a, text: x, when: y}}}]",
-            "plan.yaml:1: task 'a': has a `when` of its own",
+            "plan.yaml:1: task 'a': has another `when` inside `decide`",
         ),
         ("tasks: [{sequence: [{id: a, text: x}], text: y}]", "plan.yaml:1: tasks[1].sequence: unknown key 'text'"),
         ("tasks: [{id: a, sequence: [{id: a, text: x}]}]", "plan.yaml:1: task 'a': a group has the same id"),
@@ -383,9 +387,9 @@ def test_task_count_and_text_size_are_limited_before_expansion() -> None:
     nested = each(900, "", {"each": {"in": ["x"] * 900, "as": "x", "do": {"each": {"in": ["y"] * 900, "do": {}}}}})
     assert problems(nested)[0] == f"plan.yaml: the plan has {900**3} tasks, more than {MOST_TASKS}"
     assert len(plan(each(MOST_TASKS, "x")).tasks) == MOST_TASKS
-    assert "more text than a plan may hold" in problems(each(MOST_TASKS, "x" * 40_000))[0]
+    assert "more text than a plan may have" in problems(each(MOST_TASKS, "x" * 40_000))[0]
     assert (
-        "more text than a plan may hold"
+        "more text than a plan may have"
         in problems(each(1, "{item}" * 150_000).replace('"0"', f'"{"0" * 400}"'))[0]
     )
     files = {"id": "t{item}", "text": "x", "make": [f"f{n}" for n in range(201)]}
@@ -433,12 +437,12 @@ def test_a_delegation_becomes_a_task_of_the_delegated_role() -> None:
 @pytest.mark.parametrize(
     ("delegate", "said"),
     [
-        ("{}", "`delegate` names nobody"),
-        ("[tester]", "`delegate` names nobody"),
-        ("{text: Do it}", "`delegate` names nobody"),
+        ("{}", "`delegate` has neither `to` nor `needs`"),
+        ("[tester]", "`delegate` has neither `to` nor `needs`"),
+        ("{text: Do it}", "`delegate` has neither `to` nor `needs`"),
         ("{to: [tester]}", "'role' must be a text"),
         ("{to: tester, who: me}", "unknown key 'who'"),
-        ("{to: tester, text: Do it}", "'text' stands beside `delegate` too"),
+        ("{to: tester, text: Do it}", "'text' is also given beside `delegate`"),
         ("{to: tester, deadline: soon}", "'deadline' must be a duration, got 'soon'"),
         ("{to: tester, deadline: 0}", "'deadline' must be more than 0"),
     ],

@@ -94,7 +94,7 @@ def test_the_default_is_taken_by_the_worker_that_looks_and_by_no_reader(inquiry:
     assert (inquiry.state.status, inquiry.app.store.log.get("m-1").runnable) == ("planned", True)
     assert inquiry.expired == [QuestionExpired(question="q", default="left")]
     last = inquiry.app.store.log.read("m-1")[-1]
-    assert describe_event(last) == "nobody answered in time: 'left' is taken as the answer"
+    assert describe_event(last) == "no answer in time: 'left' is taken as the answer"
     assert (inquiry.refused("right").code, inquiry.app.mission_reader.sleepers()) == ("question_expired", {})
 
 
@@ -332,7 +332,7 @@ def test_a_mission_waits_for_disk_space_with_increasing_delays(bed: Bed) -> None
         asked = state.waits_for_quota
         assert (state.status, [reason.code for reason in state.reasons]) == ("waiting", ["no_space"] * 2)
         assert asked is not None
-        assert "goes on once there is" in asked.reason.message
+        assert "resumes once there is space" in asked.reason.message
         assert state.reasons[1].message == "no space left"
         assert not bed.wake(bed.app, "m-1"), "too early"
         waits.append((datetime.fromisoformat(asked.until) - bed.clock.now()).total_seconds())

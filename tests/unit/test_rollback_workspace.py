@@ -172,7 +172,7 @@ def test_lines_that_no_hunk_holds(kit: WorkspaceKit) -> None:
     assert "line 2" in caught.value.hint
     of_a_rule = Drop(path="f", lines=lines(4), because="some_rule")
     plan = plan_rollback(depot, source, target, drops=[of_a_rule])
-    assert (plan.result, by_path(plan)["f"].why) == (target, "breaks a rule in line 4, which no hunk holds")
+    assert (plan.result, by_path(plan)["f"].why) == (target, "breaks a rule in line 4, which is in no hunk")
     whole = [Drop(path="f", lines=lines(2)), Drop(path="f")]
     assert plan_rollback(depot, source, target, drops=whole).result == target
 

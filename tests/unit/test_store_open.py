@@ -285,7 +285,7 @@ def test_a_place_that_is_no_state_directory_keeps_its_rights(tmp_path: Path) -> 
         place.mkdir()
         (place / "somebody's").touch()
         place.chmod(mode)
-        with pytest.raises(StoreError, match="holds other files") as caught, open_store(place):
+        with pytest.raises(StoreError, match="has files that are not") as caught, open_store(place):
             pass
         assert caught.value.code == "store_exposed"
         assert stat.S_IMODE(place.stat().st_mode) == mode

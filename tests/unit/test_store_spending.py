@@ -119,7 +119,7 @@ def test_each_limit_refuses_and_says_which_how_much_and_the_way_out(
     waits = refusal(one, 0.400001)
     assert waits.code == "budget_reserved"
     assert (
-        f"the budget of the {scope} is taken for now: of 1.00 USD, 0.00 are spent and 0.60 reserved"
+        f"the budget of the {scope} is reserved for now: of 1.00 USD, 0.00 are spent and 0.60 reserved"
         in waits.message
     )
     assert one.left(settled=True) == 1.0
@@ -165,7 +165,7 @@ def test_a_users_limit_counts_a_day_over_all_missions_and_a_tasks_its_attempts(
     assert ledger(store, "a-9", None, t=10.0).left() == 10.0
     error = refusal(ledger(store, "a-9", "m-9", user="ann", u=6.5), 0.6)
     assert (
-        "the budget of the user's day is taken for now: of 6.50 USD, 0.00 are spent and 6.00 reserved"
+        "the budget of the user's day is reserved for now: of 6.50 USD, 0.00 are spent and 6.00 reserved"
         in error.message
     )
     assert "limits.user_usd" in error.hint

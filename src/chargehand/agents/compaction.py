@@ -87,7 +87,7 @@ def compact(
         if made is not None:
             return made
     raise ExhaustedError(
-        f"what cannot be left out of the conversation is longer than the {limit} tokens that the model takes",
+        f"the messages that must be kept exceed the {limit} tokens that the model takes",
         code="context",
         hint="use a model with a larger context, or say the request in fewer words",
     )

@@ -164,7 +164,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
         """Return one sentence for people about each missing ability, with its fallback."""
         sentences = (
             (self.judged, "its actions are not judged one by one: the sandbox limits them, the verdict decides"),
-            (self.asks, "it cannot ask a person: it has to guess what it does not know"),
+            (self.asks, "it cannot ask a person: it must guess instead"),
             (self.hears, "messages that you send while it works are delivered with its next attempt"),
             (self.acknowledges, "a critical message freezes it at once, and a person decides how it continues"),
             (self.repairs, "an unreadable last message is not asked for again: its work is judged without one"),

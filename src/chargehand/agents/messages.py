@@ -209,7 +209,7 @@ def outcome_of_message(outcome: AgentOutcome, message: Message) -> AgentOutcome:
             reason = f"the agent says it failed: {_first_line(message.payload.summary)}"
             return replace(outcome, claim="failed", reason=reason, code="agent_gave_up", message=message)
         case ClarificationRequest():
-            reason = f"the agent cannot go on without an answer: {_first_line(message.payload.question)}"
+            reason = f"the agent cannot continue without an answer: {_first_line(message.payload.question)}"
             return replace(outcome, claim="failed", reason=reason, code="clarification_needed", message=message)
         case _:
             reason = f"the agent's last message does not end the work: {type(message).__name__}"

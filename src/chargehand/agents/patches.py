@@ -182,15 +182,13 @@ class _HunkSearch(Struct, frozen=True):
                 more = ", ..." if len(places) > _SHOWN_PLACES else ""
                 raise self._problem(
                     f"its lines occur in several places (lines {shown}{more}): give more lines around the "
-                    "change, or an '@@' line with a line that stands above it and nowhere else"
+                    "change, or an '@@' line with a unique line above it"
                 )
         if self._find_places(0, exact=False):
-            raise self._problem(
-                "its lines stand above the hunk before it: write the hunks in the order of the file"
-            )
+            raise self._problem("its lines are above the previous hunk: write the hunks in the order of the file")
         region = nearest_region(self.lines, wanted)
         if region is None:
-            raise self._problem("the file has nothing like its lines: read the file again")
+            raise self._problem("the file has no similar lines: read the file again")
         hint = whitespace_hint(region.lines, wanted)
         raise self._problem(f"its lines are not in the file as written.{hint} The nearest place is:\n{region}")
 

@@ -80,7 +80,7 @@ def check_role_name(name: str, *, place: str) -> None:
     """Raise `ConfigError` (`role_invalid`) for an invalid role name."""
     # It becomes a file name and a key of the configuration.
     if not ROLE_NAME.fullmatch(name) or name == RESERVED:
-        why = "stands for all roles in the configuration" if name == RESERVED else "is not a valid role name"
+        why = "means all roles in the configuration" if name == RESERVED else "is not a valid role name"
         hint = "use lower-case letters, digits, '-' and '_', at most 64; not 'default'"
         raise ConfigError(f"{place}: {_quote_value(name)} {why}", code="role_invalid", hint=hint)
 
@@ -131,7 +131,7 @@ class _RoleTable:
         for area in areas:
             parts = area.strip("/").split("/")
             if area.startswith(("!", "#")) or {"", ".", ".."} & set(parts):
-                hint = "write 'docs/**' or '*.md', as in .gitignore; leave out what is not meant"
+                hint = "write 'docs/**' or '*.md', as in .gitignore; exclusions are not supported"
                 raise self._invalid("areas", area, "must be a plain pattern below the repository", hint)
         role = Role(
             name=name,

@@ -182,7 +182,7 @@ async def run_snippet(snippets: Snippets | None, language: str, code: str, input
     try:
         value = None if input is None else json.loads(input)
     except (ValueError, RecursionError) as error:
-        raise Mistake(f"`input` is not JSON ({error}): a text, too, stands in double quotes") from error
+        raise Mistake(f"`input` is not JSON ({error}): a text also needs double quotes") from error
     try:
         spec = SnippetSpec(language=cast("Any", language), source=code, input=value, output_limit=_SNIPPET_OUTPUT)
         result = await snippets.run(spec)

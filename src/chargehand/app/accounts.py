@@ -308,7 +308,7 @@ def create_token(
     require_access(reader, by, "token.own.create" if whose == by.user else "token.create", whose)
     if not name.strip() or len(name) > 100 or not name.isprintable():
         raise _token_invalid(
-            f"{name[:100]!r} is not a name for a token", "say what it is for in up to 100 characters"
+            f"{name[:100]!r} is not a name for a token", "describe its purpose in 1 to 100 characters"
         )
     if days not in _TOKEN_DAYS:
         raise _token_invalid(f"a token counts from 1 to 3650 days, got {days}", "write --days 90")
@@ -414,7 +414,7 @@ def _login_failed() -> RefusedError:
 
 def _code_refused() -> RefusedError:
     return RefusedError(
-        "this login link does not count: it was used, is older than 10 minutes, or a newer one was made",
+        "this login link is invalid: it was used, is older than 10 minutes, or a newer one was made",
         code="login_failed",
         hint="`chargehand up --link` prints a new one",
     )

@@ -291,7 +291,7 @@ def role_path(app: App, name: str | None, repo: Path | None) -> RolePath:
     _, file = roles.find(name, resolved.config)
     if file.level == "shipped":
         raise ConfigError(
-            f"the role {name!r} is built in and has no file of its own",
+            f"the role {name!r} is built in and has no file",
             code="role_shipped",
             hint=f"to make one: chargehand role show {name} > {roles.directory / name}.toml",
         )

@@ -222,7 +222,7 @@ async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
         if not wrong:
             raise UsageError(
                 f"nothing in the last checkpoint of mission {state.id!r} breaks a rule",
-                hint="name what to revert with --file or --hunk",
+                hint="name files or hunks to revert: --file, --hunk",
             )
         drops += wrong
     target = named_tree(state, request.checkpoint)

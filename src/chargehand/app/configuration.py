@@ -177,9 +177,9 @@ def remove_server_token(reader: StateReader, server: str) -> ServerLogout:
         reader.credentials.remove(server_secret(server))
     except NotFoundError as error:
         raise NotFoundError(
-            f"no token for {server} is kept here",
+            f"no token for {server} is stored here",
             code="not_logged_in",
-            hint="`chargehand secret list` names what is kept",
+            hint="`chargehand secret list` lists stored secrets",
         ) from error
     return ServerLogout(server=server, removed=True)
 

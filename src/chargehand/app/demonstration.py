@@ -47,7 +47,7 @@ _SCRIPTED = (
     "the gateway, the tools, the sandbox, the checks, the verdicts, the log. Nothing uses the network.",
 )
 _YOURS = (
-    "chargehand init                               asks what you have and sets it up",
+    "chargehand init                               sets up an agent, a model and chargehand.toml",
     'chargehand run "TEXT"                         needs ANTHROPIC_API_KEY, OPENAI_API_KEY or Ollama',
     'chargehand run --model PROVIDER:MODEL "TEXT"  uses the model you name',
 )
@@ -194,7 +194,7 @@ class _Demo:
             f'    --check-file ../{self._acceptance.name}:{ACCEPTANCE} \\\n    "{REQUEST}"'
         )
         name = self._acceptance.name
-        self._text(f"  {name} is an acceptance test: it is there while checks run, and only then.")
+        self._text(f"  {name} is an acceptance test: it exists only while checks run.")
         request = RunRequest(
             text=REQUEST,
             model=MODEL,
@@ -262,7 +262,7 @@ class _Demo:
             lambda tell: self._stage.continue_mission(self.app, made, on_event=tell), first=FORK_AT.attempt
         )
         calls = sum(attempt.calls for attempt in other.attempts)
-        self._text(f"    {calls or 'no'} replies were asked for again: what came before {point} is in the log")
+        self._text(f"    {calls or 'no'} replies were requested again: all before {point} are in the log")
         ok = other.status == "refused" and not calls and before == self._fingerprint()
         self._step("fork", ok, at=point, result=self._document(other))
 
@@ -286,7 +286,7 @@ class _Demo:
             f'    "{REQUEST}"'
         )
         self._text("  This one leaves the tests alone and makes their comparisons hold. An outside check asks")
-        self._text("  the code from another sandbox, where nothing of the code can touch it.")
+        self._text("  the code from another sandbox, where the code cannot reach it.")
         before = self._fingerprint()
         request = RunRequest(
             text=REQUEST,

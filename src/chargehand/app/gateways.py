@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _ATTEMPT = "gateway"
 _SCRIPTED = "scripted"
 _RECORDED = "recorded"
-_FREE = Price(input=0.0, output=0.0, source="nothing is asked of a provider")
+_FREE = Price(input=0.0, output=0.0, source="no provider is called")
 
 
 class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -305,12 +305,12 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
     """Send the agent of a mission a message, by order if it runs. Raises `UsageError`, `RefusedError`."""
     mission = app.find_mission(name)
     if not text.strip():
-        raise UsageError("the message is empty", hint="write what the agent should know")
+        raise UsageError("the message is empty", hint="write a text for the agent")
     # An argument that is not UTF-8 has lone surrogates, which encode() refuses.
     if len(text.encode(errors="replace")) > _LARGEST_TEXT_BYTES:
         raise UsageError(f"the message has more than {_LARGEST_TEXT_BYTES} bytes", hint="put the rest into a file")
     if critical and app.mission_reader.state(mission).plan is not None:
-        message = f"mission {mission!r} has a plan, and no agent of its own that could be frozen"
+        message = f"mission {mission!r} has a plan: only an agent of its tasks can be frozen"
         raise UsageError(message, hint="leave out --critical, or name the task: --task ID")
     more = {"critical": "yes"} if critical else {}
     ordered = app.order(mission, "send", text=text, **more)
@@ -421,7 +421,7 @@ def answer_question(app: App, mission: str, text: str, *, question: str = "") ->
 def check_answer(asked: Question | None, text: str) -> str:
     """Return an answer as it is recorded. Raises `UsageError` if it is empty or too long."""
     if asked is not None and not text.strip():
-        raise UsageError("the answer is empty", hint="write something the agent can go on with")
+        raise UsageError("the answer is empty", hint="write an answer that the agent can use")
     if len(text.encode(errors="replace")) > _LARGEST_TEXT_BYTES:
         raise UsageError(f"the answer has more than {_LARGEST_TEXT_BYTES} bytes", hint="put the rest into a file")
     return resolve_option(asked, text.strip()) if asked is not None else text

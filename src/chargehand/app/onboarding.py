@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _PROVIDERS: Mapping[Provider, str] = {"anthropic": "Anthropic", "openai": "OpenAI"}
 _OLLAMA_OFFERS = 3
 _HEAD = """\
-# What a mission has to pass, and what it may touch. `chargehand config show --origin` explains every value.
+# Checks that missions must pass, and paths they may change. `chargehand config show --origin` explains each value.
 [project]
 """
 
@@ -133,7 +133,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
         raise RepositoryError(
             f"{str(project.path)!r} is a bare repository, which has no working tree to write a file to",
             code="bare",
-            hint="commit a chargehand.toml from a clone of it",
+            hint="commit a chargehand.toml from a clone",
         )
     reader = DepotReader(depot)
     directory = find_project(reader, located.base.tree, located.start)
@@ -208,13 +208,11 @@ def _write_project_file(
     if checks:
         lines.append(f"checks = {toml(list(checks))}")
     else:
-        lines.append(
-            '# checks = ["python -m pytest -q"]   # none were found: without checks a person has to decide'
-        )
+        lines.append('# checks = ["python -m pytest -q"]   # none found: without checks a person must decide')
     if setup is not None:
         lines.append(f"setup = {toml(setup)}")
     elif detected_setup is not None:
-        lines.append(f"# setup = {toml(detected_setup)}   # detected; used without this line where checks need it")
+        lines.append(f"# setup = {toml(detected_setup)}   # detected; used without this line if checks need it")
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with fresh.open("x", encoding="utf-8") as file:

@@ -198,7 +198,7 @@ def _commands_after_plan(state: MissionState) -> Iterator[str]:
     elif state.status == "exhausted":
         yield mission.format("continue") + " TEXT"
     if is_part_of_plan(state):
-        yield mission.format("promote") + "  # exports what was merged"
+        yield mission.format("promote") + "  # exports the merged tasks"
     yield mission.format("plan")
 
 

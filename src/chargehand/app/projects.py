@@ -156,7 +156,7 @@ def move_project(reader: StateReader, project: str | None, repo: Path | None, *,
         return MovedProject(id=row.id, name=row.name, path=str(row.path), before=None)
     if project is None:
         raise UsageError(
-            "no project was named", hint="chargehand project list shows them, with the paths where they were"
+            "no project was named", hint="chargehand project list shows all, with their last known paths"
         )
     wanted = reader.store.projects.find(project)
     present = None

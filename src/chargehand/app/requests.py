@@ -74,7 +74,7 @@ def _resolve_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | Pla
         return request, None
     if request.plan == AUTO_PLAN:
         if request.team is not None:
-            raise UsageError("--team and --plan auto both say what the steps are", hint="leave one of them out")
+            raise UsageError("--team and --plan auto both define the steps", hint="leave one of them out")
         return replace(request, text=request_text(request), file=None), PlanWanted()
     from chargehand.app.selection.teams import find_team
     from chargehand.missions.plan_documents import plan_for_team, with_team
@@ -294,7 +294,7 @@ def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, Id
     if not key or not key.isprintable():
         raise UsageError(
             f"--idempotency-key: {key!r} is empty or has characters that are not printable",
-            hint="use a short text of your own, another one for each request",
+            hint="use a short text, a different one for each request",
         )
     request = replace(request, text=request_text(request), file=None)
     meant = replace(request, repo=(app.cwd / (request.repo or ".")).resolve(), yes=False, detach=True)
@@ -371,8 +371,8 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
         raise RefusedError(f"mission {state.id!r} cannot be continued now", code="not_continuable", hint=hint)
     check_continuable_plan(state)
     if state.parent and state.status != "promoted" and app.mission_reader.state(state.parent).status in ENDED:
-        message = f"mission {state.id!r} does a task of {state.parent!r}, which has ended: nobody needs its result"
-        hint = f"chargehand mission show {state.parent} says what can be done with that"
+        message = f"mission {state.id!r} is a task of {state.parent!r}, which has ended: its result is not needed"
+        hint = f"chargehand mission show {state.parent} shows what you can do with that one"
         raise RefusedError(message, code="not_continuable", hint=hint)
     app.require_recorded_agent(state)
     found = app.find(revision=base.commit, mission=state)

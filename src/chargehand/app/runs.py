@@ -129,7 +129,7 @@ def request_text(options: RunRequest) -> str:
     else:
         raise UsageError("no request was given", hint='chargehand run "TEXT", or --file F')
     if not text.strip():
-        raise UsageError("the request is empty", hint="write what the agent should do")
+        raise UsageError("the request is empty", hint="write a task for the agent")
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:  # bytes of the command line that are not UTF-8 arrive as surrogates
@@ -359,7 +359,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
     outside_files = _keep_mountable(app, found, request.outside_files, option="--outside-file")
     if outside_files and not found.resolved.config.project.outside_checks:
         raise UsageError(
-            "--outside-file: there is no outside check that would see it",
+            "--outside-file: no outside check would see it",
             hint="give --outside-check CMD, or write project.outside_checks",
         )
     # Last, so that no person is asked to trust a repository for a request that cannot be carried out.
@@ -383,7 +383,7 @@ def _keep_mountable(
         if obstacle is not None:
             raise UsageError(
                 f"{option}: nothing can be mounted at {shown_path(path)!r}: {obstacle} in the base",
-                hint="name the path of a file, or one that is not there yet",
+                hint="name the path of a file, or a path that does not exist",
             )
     return kept
 

@@ -269,7 +269,7 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
     Raises `UsageError`, `NotFoundError`.
     """
     if request.mission is not None and (request.staged or request.apply or request.repo is not None):
-        raise UsageError("--mission formats what that mission left", hint="leave out --staged, --apply and --repo")
+        raise UsageError("--mission formats that mission's result", hint="leave out --staged, --apply and --repo")
     if request.check and request.apply:
         raise UsageError(
             "--check and --apply were given", hint="--check changes no file; leave out one of the two"

@@ -170,7 +170,7 @@ def verify_provenance(
 
 
 _SHORTEST_NAME = 4  # digits of an id
-_LIST_HINT = "chargehand artifact list MISSION shows what a mission kept"
+_LIST_HINT = "chargehand artifact list MISSION lists them"
 _AGE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([smhd]?)")
 _SECONDS_IN_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kMG]i?)?B?", re.IGNORECASE)
@@ -257,7 +257,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
             found = by_name[row.id]
             gone = not row.path.is_dir()
             # The state stored for a repository outlives it, and can be freed only here.
-            note = "its repository is gone; only what is stored here was checked"
+            note = "its repository is gone; only its data stored here was checked"
             collected.append(
                 CollectedProject(
                     project=row.id,

@@ -172,7 +172,7 @@ class MissionStory:
             case m.StepFinished():
                 yield from self._tell_step(payload)
             case a.AttemptStarted():
-                more = ", with the report of what was wrong" if payload.number > 1 else ""
+                more = ", with the report of the problems" if payload.number > 1 else ""
                 # The first attempt's agent was named before; a later attempt may have another agent.
                 who = f" by {payload.agent}" if self._agent not in ("", payload.agent) else ""
                 self._agent = payload.agent

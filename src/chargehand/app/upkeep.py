@@ -332,13 +332,13 @@ def restore(reader: StateReader, backup: Path, *, confirm: Callable[[str], None]
     home = reader.home
     if home.is_dir() and not is_state_directory(home):
         raise UsageError(
-            f"{str(home)!r} is no state directory, and holds files",
-            hint="name a directory of its own in CHARGEHAND_HOME; it need not exist yet",
+            f"{str(home)!r} is not a state directory, and has files",
+            hint="name a separate directory in CHARGEHAND_HOME; it need not exist yet",
         )
     before = home.with_name(f"{home.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S}")
     confirm(
         f"the state directory {str(home)!r} is replaced by the copy in {str(backup)!r};"
-        f" what is there now is kept as {str(before)!r}"
+        f" its present content is kept as {str(before)!r}"
     )
     with _disk_errors(home):
         home.parent.mkdir(parents=True, exist_ok=True)

@@ -268,7 +268,7 @@ class Worker:
         Nothing is added to a damaged log: no worker takes the mission up, and other missions continue.
         """
         if code == _DAMAGED:
-            _LOG.warning("%s; no worker goes on with it until a person resumes it", message)
+            _LOG.warning("%s; no worker continues it until a person resumes it", message)
             self._app.store.log.set_aside(mission)
             return
         with contextlib.suppress(RefusedError):

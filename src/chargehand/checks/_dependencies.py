@@ -48,9 +48,9 @@ def dependency_findings(
         if new is None:
             continue
         fresh = sorted(set(new.sources) - before)
-        message = f"packages would come from a place that is new here: {_list(fresh)}" if fresh else ""
+        message = f"packages would come from a new source: {_list(fresh)}" if fresh else ""
         if not new.readable:
-            message = f"{shown_path(path)} cannot be read, so where packages would come from is unknown"
+            message = f"{shown_path(path)} cannot be read, so the sources of packages are unknown"
         if message:
             # Not an error: a person may want a fork or a private index, and only a person can know.
             yield Finding(

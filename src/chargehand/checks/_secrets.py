@@ -47,7 +47,7 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
         unsearched = "" if size <= SEARCHED else f"; only the first {SEARCHED} were searched for secrets"
         yield _warning("large_file", change.path, f"{size} bytes, more than {large_bytes}{unsearched}")
     if b"\0" in content[:_SNIFFED_BYTES]:
-        message = f"{size} bytes of binary data: nobody can review them as a diff"
+        message = f"{size} bytes of binary data, which cannot be reviewed as a diff"
         yield _warning("binary_file", change.path, message)
     if not any(mark in content for mark in _MARKS):
         return
@@ -69,7 +69,7 @@ def blob_findings(change: Change, reader: TreeReader, *, large_bytes: int) -> It
             return
         name = _PATTERNS[(match.lastindex or 1) - 1][0]
         # The message goes to logs and reports: it must not contain the secret.
-        message = f"an added line holds what looks like a secret ({name})"
+        message = f"an added line seems to contain a secret ({name})"
         line = content.count(b"\n", 0, match.start()) + 1
         yield Finding(rule="secret", severity="error", path=change.path, message=message, line=line)
 

@@ -64,9 +64,9 @@ class AreaRules:
         if own is not None:
             yield _error("config_protected", path, f"agents may never change {own}")
         elif _matches(self._forbid, path):
-            yield _error("area_forbidden", path, f"{shown} lies in a forbidden area")
+            yield _error("area_forbidden", path, f"{shown} is in a forbidden area")
         elif self._allow is not None and not _matches(self._allow, path):
-            yield _error("area_outside", path, f"{shown} lies outside the allowed areas")
+            yield _error("area_outside", path, f"{shown} is outside the allowed areas")
         elif _matches(self._protect, path):
             message = f"{shown} is protected: only a person may approve a change to it"
             yield Finding(rule="area_protected", severity="warning", path=path, message=message, needs_person=True)

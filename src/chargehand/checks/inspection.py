@@ -147,7 +147,7 @@ def _findings_of_each(changes: Sequence[Change], known: Mapping[str, Facts], are
     allowed = areas.check_surface_allowed
     for path, facts in known.items():
         yield from (replace(found, path=path) for found in facts.findings)
-        silenced = f"it tells a checker not to look ({printable(facts.silenced)})" if facts.silenced else None
+        silenced = f"it disables a checker ({printable(facts.silenced)})" if facts.silenced else None
         if (why := facts.surface or silenced) is not None:
             yield Finding(
                 rule="check_surface",

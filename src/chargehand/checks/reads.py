@@ -156,7 +156,7 @@ def surface_findings(settings: Iterable[str], observer: ReadObserver) -> list[Fi
             rule="check_surface",
             severity="warning",
             path=path,
-            message=f"{shown_path(path)} decides how checks run: one of them opened it",
+            message=f"{shown_path(path)} affects how checks run: a check opened it",
             needs_person=True,
         )
         for path in settings

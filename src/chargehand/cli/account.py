@@ -188,7 +188,7 @@ def token() -> None:
     "--scope", "scopes", multiple=True, metavar="SCOPE",
     help="read (the default), steer, decide or administer; may be given several times.",
 )  # fmt: skip
-@click.option("--user", metavar="NAME", help="Whose token it is (default: yours).")
+@click.option("--user", metavar="NAME", help="The token's user (default: you).")
 @click.option("--days", type=int, default=90, metavar="N", help="How long it counts (90 days).")
 @json_option
 def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out: Output) -> None:

@@ -84,7 +84,7 @@ def rebase(tip: str | None, mission: str, **options: Any) -> int:
 
 @git.command()
 @_mission_option
-@click.option("-m", "--message", required=True, metavar="TEXT", help="What the change is.")
+@click.option("-m", "--message", required=True, metavar="TEXT", help="A description of the change.")
 @_action_options
 def commit(mission: str, message: str, **options: Any) -> int:
     """Set the commit message of a mission's result; its promotion uses it."""
@@ -95,9 +95,9 @@ def commit(mission: str, message: str, **options: Any) -> int:
 @click.argument("remote", default="origin")
 @_mission_option
 @click.option("--branch", metavar="NAME", help="Its name on the remote (default: as it was exported).")
-@click.option("--force", is_flag=True, help="Overwrite what is there; a person must approve exactly that.")
+@click.option("--force", is_flag=True, help="Overwrite the remote branch; a person must approve exactly that.")
 @click.option("--delete", is_flag=True, help="Remove the branch there; a person must approve exactly that.")
-@click.option("--yes", is_flag=True, help="Ask nothing here: what needs approval waits for `action answer`.")
+@click.option("--yes", is_flag=True, help="Ask nothing here: approvals wait for `action answer`.")
 @_action_options
 def push(
     remote: str, mission: str, branch: str | None, force: bool, delete: bool, yes: bool, **options: Any
@@ -257,7 +257,9 @@ def answer(action: str, answer: str, detach: bool, out: Output) -> int:
 
 @action.command(hidden=True)
 @click.argument("action", metavar="ACTION")
-@click.option("--lock", type=int, required=True, hidden=True, help="The locked file that makes this its owner.")
+@click.option(
+    "--lock", type=int, required=True, hidden=True, help="The locked file that makes this process its owner."
+)
 @json_option
 def run(action: str, lock: int, out: Output) -> int:
     """Run an action that another process recorded; started by Chargehand itself."""

@@ -25,7 +25,7 @@ def audit() -> None:
     "--head",
     type=click.File("rb"),
     metavar="FILE",
-    help="Also compare with this signed head, such as a git note holds (- for stdin).",
+    help="Also compare with this signed head, such as from a git note (- for stdin).",
 )
 @click.option(
     "--export", type=click.File("rb"), metavar="FILE", help="Verify an exported file instead of the log here."
@@ -50,7 +50,7 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
             hint="leave out MISSION, or leave out --export to verify the log here",
         )
     if deep and export is not None:
-        raise UsageError("an export holds no artifacts and no commits", hint="leave out --deep, or --export")
+        raise UsageError("an export has no artifacts and no commits", hint="leave out --deep, or --export")
     # Without a state directory: a third party verifies an export with nothing else at hand.
     if export is not None:
         report = verify_file(export, head=head)
@@ -144,5 +144,5 @@ def provenance(mission: str | None, commit: str | None, out: Output) -> int:
             out.text(f"signed    by key {each.key}")
     show_problems(out, found.problems)
     problems = count_text(len(found.problems), "problem")
-    out.text("Provenance holds." if found.ok else f"Provenance does not hold: {problems}.")
+    out.text("Provenance holds." if found.ok else f"Provenance is invalid: {problems}.")
     return 0 if found.ok else 1

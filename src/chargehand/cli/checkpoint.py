@@ -75,7 +75,7 @@ def show(checkpoint: str, mission: str, out: Output) -> None:
 @click.argument("b")
 @_mission_option
 @click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
-@click.option("--inverse", is_flag=True, help="Show what leads from B back to A.")
+@click.option("--inverse", is_flag=True, help="Show the changes from B back to A.")
 @json_option
 def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -> None:
     """Show what changed from checkpoint A to checkpoint B, as a patch for git apply.

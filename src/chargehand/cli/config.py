@@ -20,7 +20,7 @@ def config() -> None:
 
 @config.command()
 @repo_option
-@click.option("--origin", is_flag=True, help="Show where each value comes from.")
+@click.option("--origin", is_flag=True, help="Show the source of each value.")
 @json_option
 def show(repo: Path | None, origin: bool, out: Output) -> None:
     """Show the configuration in force here, or in another repository."""

@@ -25,15 +25,15 @@ _NOT_FORMATTED = 2
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD…")
 @repo_option
 @base_option
-@click.option("--mission", metavar="MISSION", help="Work on what this mission left (its last checkpoint).")
+@click.option("--mission", metavar="MISSION", help="Work on this mission's result (its last checkpoint).")
 @time_option
 @click.option("--detach", is_flag=True, help="Return an action's id at once; `chargehand action` follows it.")
 @click.option(
     "--snippet", metavar="FILE", help="Run Python or JavaScript by itself, without files or network; - is stdin."
 )
 @click.option("--sandbox", metavar="TIER", help="process, container, vm or auto; isolate with --snippet.")
-@click.option("--language", metavar="NAME", help="python or javascript, where the snippet's name does not say.")
-@click.option("--input", "given", metavar="JSON", help="What the snippet sees as the variable input.")
+@click.option("--language", metavar="NAME", help="python or javascript, if the snippet's name does not show it.")
+@click.option("--input", "given", metavar="JSON", help="Value of the snippet's variable `input`.")
 @json_option
 def exec_(
     command: tuple[str, ...],
@@ -166,7 +166,7 @@ def _read_snippet(file: str, given: str | None, others: tuple[str, ...]) -> tupl
 
     if others:
         raise UsageError(
-            f"a snippet runs by itself, without {others[0]!r}", hint="leave out what belongs to a command"
+            f"a snippet runs by itself, without {others[0]!r}", hint="leave out the options of commands"
         )
     try:
         # As bytes: the locale must not decide how the snippet is decoded.
@@ -182,8 +182,8 @@ def _read_snippet(file: str, given: str | None, others: tuple[str, ...]) -> tupl
 @click.command("format")
 @click.argument("paths", nargs=-1, metavar="[PATH]…")
 @repo_option
-@click.option("--mission", metavar="MISSION", help="Format what this mission left, as a new checkpoint.")
-@click.option("--check", is_flag=True, help="Change nothing: exit 1 where a file would change.")
+@click.option("--mission", metavar="MISSION", help="Format this mission's result, as a new checkpoint.")
+@click.option("--check", is_flag=True, help="Change nothing: exit 1 if a file would change.")
 @click.option("--staged", is_flag=True, help="Only files that are staged for the next commit.")
 @click.option("--apply", is_flag=True, help="Write into your files, those that are as they were staged.")
 @time_option
@@ -208,7 +208,7 @@ def format_(out: Output, **options: Any) -> int:
     for path in document.changed:
         out.text(f"{'changed' if wrote else 'would change'}  {shown_path(path)}")
     for path in applied.left if applied else ():
-        out.text(f"left as it is, because it differs from what is staged: {shown_path(path)}", fg="yellow")
+        out.text(f"not changed, because it differs from the staged content: {shown_path(path)}", fg="yellow")
     if not document.formatters:
         out.text("The project's configuration names no formatter, or there is nothing to format.")
     elif not document.changed:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @repo_option
-@click.option("--yes", is_flag=True, help="Use what is detected, without asking.")
+@click.option("--yes", is_flag=True, help="Use the detected values without asking.")
 @json_option
 def init(repo: Path | None, yes: bool, out: Output) -> None:
     """Write chargehand.toml into a repository.
@@ -45,7 +45,7 @@ def init(repo: Path | None, yes: bool, out: Output) -> None:
     for check in done.checks or ():
         out.text(f"check     {check}")
     if not done.checks:
-        out.text("check     none found: a person will have to approve every mission")
+        out.text("check     none found: a person must approve every mission")
     if done.setup is not None:
         out.text(f"setup     {done.setup}")
     if done.agent is not None:

@@ -161,7 +161,7 @@ def report(mission: str, output: Path | None, otlp: bool, out: Output) -> None:
 @click.option("--dot", "form", flag_value="dot", help="As a graph in the language of Graphviz.")
 @click.option("--mermaid", "form", flag_value="mermaid", help="As a graph in the language of Mermaid.")
 @click.option("--set", "file", metavar="FILE", help="Go on with the plan in this file instead.")
-@click.option("--start", "task", metavar="TASK", help="Start a held task now, beside what it collides with.")
+@click.option("--start", "task", metavar="TASK", help="Start a held task now, despite its collision.")
 @json_option
 def plan(mission: str, form: str | None, file: str | None, task: str | None, out: Output) -> None:
     """Show a mission's tasks, what each waits for and who did it, or change them while it runs."""
@@ -205,7 +205,7 @@ def watch(mission: str, out: Output) -> None:
 @mission.command()
 @mission_argument
 @click.option("--follow", is_flag=True, help="Continue until the mission is settled.")
-@click.option("--transcript", is_flag=True, help="Show what the agent said and did instead.")
+@click.option("--transcript", is_flag=True, help="Show the agent's conversation instead.")
 @json_option
 def log(mission: str, follow: bool, transcript: bool, out: Output) -> None:
     """Show a mission's events, or the conversation behind them; JSON lines with --json."""
@@ -310,7 +310,7 @@ def pause(mission: str, reason: str, out: Output) -> None:
 @mission.command()
 @named_mission_argument
 @click.option("--step", is_flag=True, help="Pause again before the next of its steps.")
-@click.option("--to-end", is_flag=True, help="Pause at none of its breakpoints any more.")
+@click.option("--to-end", is_flag=True, help="Ignore its remaining breakpoints.")
 @json_option
 def resume(mission: str, step: bool, to_end: bool, out: Output) -> None:
     """Resume a mission from its last recorded step.
@@ -332,7 +332,7 @@ def resume(mission: str, step: bool, to_end: bool, out: Output) -> None:
 _DELIVERIES = {
     "next_step": "Message recorded. The agent gets it before its next step.",
     "next_attempt": "Message recorded. The agent gets it with its next attempt: it does not listen as it works.",
-    "next_task": "Message recorded. The tasks that begin from now on are told; one that works is with --task ID.",
+    "next_task": "Message recorded. Tasks that start from now on get it; to reach a running task, use --task ID.",
     "no_attempt_left": "Message recorded. The agent does not listen as it works, and this is its last attempt: it "
     "gets the message only if the mission is resumed. Use --critical to stop it and be asked.",
     "on_resume": "Message recorded. The agent gets it when the mission runs: chargehand mission resume {mission}",
@@ -432,7 +432,7 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
 @click.argument("text")
 @click.option("--attempts", metavar="N", help="At most this many further attempts.")
 @time_option
-@click.option("--budget", metavar="USD", help="Let the whole mission cost at most this much from now on.")
+@click.option("--budget", metavar="USD", help="New limit for the cost of the whole mission.")
 @click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @detail_options
 @json_option
@@ -490,7 +490,7 @@ def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: boo
     from chargehand.cli.terminal.rollback import preview_rollback, roll_back
 
     if with_dependents and task is None:
-        raise click.UsageError("--with-dependents goes with --task")
+        raise click.UsageError("--with-dependents needs --task")
     do = preview_rollback if dry_run else roll_back
     return do(out, mission, task, with_dependents=with_dependents)
 
@@ -498,7 +498,7 @@ def rollback(mission: str, task: str | None, with_dependents: bool, dry_run: boo
 @mission.command()
 @named_mission_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why you approve it; it is recorded.")
-@click.option("--tree", default="", metavar="ID", help="Refuse where this is not its tree any more.")
+@click.option("--tree", default="", metavar="ID", help="Refuse if its tree is no longer this one.")
 @task_option
 @detail_options
 @json_option

@@ -66,7 +66,5 @@ def start_task(out: Output, mission: str, task: str) -> None:
     if allowed.worker_started:
         out.notice("Started a worker for it.")
     out.document(allowed)
-    beside = f" beside {', '.join(allowed.beside)}" if allowed.beside else ""
-    out.text(
-        f"Task {allowed.task} of {allowed.mission} begins{beside}; they are judged together when they are merged."
-    )
+    beside = f" alongside {', '.join(allowed.beside)}" if allowed.beside else ""
+    out.text(f"Task {allowed.task} of {allowed.mission} starts{beside}; they are judged together on merging.")

@@ -24,7 +24,7 @@ def policy() -> None:
 
 @policy.command()
 @repo_option
-@click.option("--facts", is_flag=True, help="Show what rules can ask about instead.")
+@click.option("--facts", is_flag=True, help="Show the facts that rules can use instead.")
 @click.option("--cedar", is_flag=True, help="Show the rules in Cedar, as they are written, instead.")
 @json_option
 def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> None:
@@ -64,7 +64,7 @@ def show(repo: Path | None, facts: bool, cedar: bool, out: Output) -> None:
 @click.option("--read", metavar="PATH", help="Judge reading a file instead.")
 @click.option("--write", metavar="PATH", help="Judge writing a file instead.")
 @click.option("--mcp", metavar="TEXT", help="Judge an MCP tool call instead: SERVER/TOOL and its JSON arguments.")
-@click.option("--cwd", metavar="DIR", help="Where it runs, relative to /workspace.")
+@click.option("--cwd", metavar="DIR", help="Its working directory, relative to /workspace.")
 @repo_option
 @json_option
 def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, out: Output, **kinds: str | None) -> int:

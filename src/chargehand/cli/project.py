@@ -70,7 +70,7 @@ def show(repo: Path | None, out: Output) -> None:
 
 @project.command()
 @click.argument("name", metavar="[PROJECT]", required=False)
-@click.option("--new", is_flag=True, help="The repository is a project of its own, and none of those known.")
+@click.option("--new", is_flag=True, help="The repository is a new project, not a known one.")
 @repo_option
 @json_option
 def move(name: str | None, repo: Path | None, out: Output, *, new: bool) -> None:
@@ -120,7 +120,7 @@ def setup(repo: Path | None, base: str | None, out: Output) -> None:
 @project.command()
 @repo_option
 @base_option
-@click.option("--show", "only_show", is_flag=True, help="Only show what asks for trust.")
+@click.option("--show", "only_show", is_flag=True, help="Only show the settings that need trust.")
 @click.option("--yes", is_flag=True, help="Grant it without asking.")
 @json_option
 def trust(repo: Path | None, base: str | None, only_show: bool, yes: bool, out: Output) -> None:

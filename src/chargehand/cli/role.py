@@ -54,7 +54,7 @@ def list_(repo: Path | None, out: Output) -> int:
         if not each.trusted:
             out.text(f"not trusted: {each.place}; to trust it: chargehand project trust")
     for name in listed.unknown:
-        out.text(f"[roles.{name}] is configured, but there is no role of that name")
+        out.text(f"[roles.{name}] is configured, but that role does not exist")
     return 1 if any(each.problem is not None for each in listed.roles) else 0
 
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 @click.option("--attempts", metavar="N", help="At most this many attempts.")
 @click.option("--sandbox", metavar="TIER", help="The sandbox tier: process, container or vm.")
 @click.option("--strategy", metavar="NAME", help="How workspaces are made: shadow or direct.")
-@click.option("--partial", is_flag=True, help="Promote what remains after violating files were reverted.")
+@click.option("--partial", is_flag=True, help="Promote the rest after reverting violating files.")
 @click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")
 @click.option(
     "--red-base",
@@ -68,9 +68,9 @@ if TYPE_CHECKING:
 @click.option(
     "--accept-known",
     is_flag=True,
-    help="Let what fails on the base already go on failing: short for --red-base accept_known.",
+    help="Accept failures that the base already has: short for --red-base accept_known.",
 )
-@click.option("--team", metavar="NAME", help="Who works on it, one after the other, and who reviews it.")
+@click.option("--team", metavar="NAME", help="Team for the request: its roles in order, and its reviewers.")
 @click.option(
     "--plan", metavar="FILE", help="The tasks of the work, as YAML or JSON; 'auto': a planner makes them."
 )
@@ -142,7 +142,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
 @click.option("--until-idle", is_flag=True, help="Exit when no mission is left to run.")
 @click.option("--wait-for-quota", is_flag=True, help="With --until-idle: stay while a mission waits for quota.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
-@click.option("--until-eof", is_flag=True, hidden=True, help="Stop where standard input ends, as on a signal.")
+@click.option("--until-eof", is_flag=True, hidden=True, help="Stop when standard input ends, as on a signal.")
 @json_option
 def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, out: Output) -> None:
     """Run missions that have no active worker: detached, resumed, or left by a process that died.

@@ -99,10 +99,10 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     "proxies",
     multiple=True,
     metavar="ADDRESS",
-    help="Believe the proxy at this address who its clients are (X-Forwarded-For).",
+    help="Trust X-Forwarded-For from the proxy at this address.",
 )
 @click.option("--link", is_flag=True, help="Only print a new login link of the server that runs there already.")
-@click.option("--no-worker", is_flag=True, help="Run no worker beside the server.")
+@click.option("--no-worker", is_flag=True, help="Run the server without a worker.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
 @json_option
 def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **options: Any) -> None:
@@ -227,7 +227,7 @@ def _show_alerts(out: Output) -> None:
     out.document(found)
     if not found.watched:
         since = "yet" if found.looked is None else f"since {local_time(found.looked)}"
-        out.text(f"Nobody has looked {since}: alerts are raised while `chargehand up` runs.")
+        out.text(f"Not checked {since}: alerts are raised while `chargehand up` runs.")
     if found.raised or found.ended:
         rows = [(local_time(each.raised), "raised", each.count, each.text) for each in found.raised]
         rows += [
@@ -237,7 +237,7 @@ def _show_alerts(out: Output) -> None:
         ]
         out.table(("SINCE", "STATE", "TIMES", "WHAT"), rows)
     elif found.watched:
-        out.text("No alert is raised, and none was.")
+        out.text("No alert is raised now, or was before.")
     for channel in found.channels:
         if channel.problem is not None:
             out.text(f"Notices by {channel.channel} do not arrive: {channel.problem}")

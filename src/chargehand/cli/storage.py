@@ -22,7 +22,7 @@ _KINDS = ("workspaces", "bases", "layers", "litter")
 @click.command()
 @repo_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-@click.option("--max-age", metavar="AGE", help="Remove what was not used for this long, such as 30m, 24h or 7d.")
+@click.option("--max-age", metavar="AGE", help="Remove items not used for this long, such as 30m, 24h or 7d.")
 @click.option("--max-bytes", metavar="SIZE", help="Remove until no more than this is used, such as 500MB or 2GiB.")
 @click.option("--checkpoints", is_flag=True, help="Also erase old checkpoints for good; asks first.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -167,7 +167,7 @@ def restore(directory: Path, yes: bool, out: Output) -> None:
     out.document(done)
     out.text(f"Restored {count_text(done.missions, 'mission')} to {done.path}.")
     if done.before is not None:
-        out.text(f"What was there before is in {done.before}.")
+        out.text(f"The previous content is in {done.before}.")
     for mission in done.paused:
         out.text(f"paused  {mission}   chargehand mission resume {mission}")
 

@@ -52,7 +52,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
     checks: Annotated[
         tuple[str, ...] | None,
         KeySpec(
-            "commands that must all pass on the exact tree; absent: detected, []: none wanted",
+            "commands that must all pass on the exact tree; absent: detected; []: no checks",
             meet="union",
             form="command",
             host=True,
@@ -71,7 +71,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
     setup: Annotated[
         str | None,
         KeySpec(
-            "command whose result becomes the environment layer; absent: detected where checks need one, '': none",
+            "command whose result becomes the environment layer; absent: detected if checks need it; '': none",
             meet="repo",
             form="setup",
             host=True,
@@ -86,7 +86,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
         KeySpec("whether setup may reach the package registries for a tree that an agent changed; false: offline"),
     ] = False
     warm_checks: Annotated[
-        bool, KeySpec("whether checks start from what compilers cached while the base was checked", meet="repo")
+        bool, KeySpec("whether checks start from the compiler caches of the base's checks", meet="repo")
     ] = True
     allow: Annotated[
         tuple[str, ...],
@@ -145,7 +145,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     cli: Annotated[
-        CliName | None, KeySpec("which CLI a cli agent is; of acp: whose settings it is given", meet="repo")
+        CliName | None, KeySpec("the CLI of a cli agent; of acp: the CLI whose settings it gets", meet="repo")
     ] = None
     patch: Annotated[
         str | None, KeySpec("file that a patch agent applies; absent: the request is the patch", form="path")
@@ -161,11 +161,11 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     ] = ()
     mcp: Annotated[
         tuple[str, ...],
-        KeySpec("of native: entries of [mcp] whose tools it is given, inside its sandbox", form="name"),
+        KeySpec("of native: entries of [mcp] whose tools it gets, inside its sandbox", form="name"),
     ] = ()
     offers: Annotated[
         tuple[str, ...],
-        KeySpec("what tasks of a plan may need and it has, in words of your own: browser, gpu", form="name"),
+        KeySpec("abilities that tasks of a plan may need, in your own words: browser, gpu", form="name"),
     ] = ()
 
 
@@ -173,12 +173,12 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
 class ModelConfig(Struct, frozen=True, kw_only=True):
     """[models.NAME]: a model and its endpoint; only from the user or a trusted repository."""
 
-    provider: Annotated[Provider, KeySpec("what serves the model")] = "openai-compatible"
+    provider: Annotated[Provider, KeySpec("provider of the model")] = "openai-compatible"
     model: Annotated[
         str | None, KeySpec("the provider's name for the model; absent: the entry's own name", form="model")
     ] = None
     base_url: Annotated[
-        str | None, KeySpec("where the provider is reached; absent: its own address", form="http")
+        str | None, KeySpec("the provider's address; absent: its default address", form="http")
     ] = None
     key: Annotated[
         str | None,
@@ -213,14 +213,15 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     modalities: Annotated[
         tuple[str, ...],
         KeySpec(
-            "what it takes beside text: image, pdf, audio, video; empty: as the catalogue says", form="modality"
+            "accepted input other than text: image, pdf, audio, video; empty: as the catalogue says",
+            form="modality",
         ),
     ] = ()
     reasoning: Annotated[
         bool | None, KeySpec("whether it reasons before it replies; absent: as the catalogue says")
     ] = None
     fallback: Annotated[
-        tuple[str, ...], KeySpec("models that answer in its place where it cannot, in order", form="name")
+        tuple[str, ...], KeySpec("models that answer instead if it cannot, in order", form="name")
     ] = ()
     concurrency: Annotated[
         int | None, KeySpec("calls to its provider at once; absent: no limit", form="tokens")
@@ -365,8 +366,8 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     network_checks: Annotated[bool, KeySpec("whether checks may reach the hosts of network too")] = False
-    network_mb_in: Annotated[int, KeySpec("what one sandbox gets from hosts in MiB", meet="min")] = 2048
-    network_mb_out: Annotated[int, KeySpec("what one sandbox sends to hosts in MiB", meet="min")] = 256
+    network_mb_in: Annotated[int, KeySpec("data that one sandbox receives from hosts, in MiB", meet="min")] = 2048
+    network_mb_out: Annotated[int, KeySpec("data that one sandbox sends to hosts, in MiB", meet="min")] = 256
     network_requests: Annotated[int, KeySpec("requests to hosts per second; more wait", meet="min")] = 50
     network_connections: Annotated[int, KeySpec("connections to hosts at once", meet="min")] = 64
     network_idle: Annotated[
@@ -380,7 +381,7 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     tmp_mb: Annotated[int, KeySpec("size of /tmp, and of the home, in MiB each", meet="min")] = 1024
     open_files: Annotated[int, KeySpec("files that one process has open", meet="min")] = 4096
     file_mb: Annotated[int | None, KeySpec("size of one file in MiB; absent: disk_mb", meet="min")] = None
-    output_mb: Annotated[int, KeySpec("what one command writes to its two streams in MiB", meet="min")] = 256
+    output_mb: Annotated[int, KeySpec("output of one command on its two streams, in MiB", meet="min")] = 256
     cpu_percent: Annotated[
         int | None,
         KeySpec("share of processor time in percent, 100 for one processor; absent: all of them", meet="min"),
@@ -426,12 +427,12 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     hold_collisions: Annotated[
         bool,
         KeySpec(
-            "let a mission that is to be applied begin only once an earlier one has ended that is applied to the "
-            "same branch and touches what it declares"
+            "start a mission that is to be applied only after the earlier ones on the same branch that touch its "
+            "declared paths"
         ),
     ] = True
     checks_ahead: Annotated[
-        bool, KeySpec("while a plan's result is merged, run the next one's checks where a place for them is free")
+        bool, KeySpec("while a plan's result is merged, run the next one's checks if a place for them is free")
     ] = True
 
 
@@ -453,8 +454,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     may_decide: Annotated[
         bool,
         KeySpec(
-            "whether a client may decide as you do: promote, discard, close what waits, give "
-            "permission; only your own file counts"
+            "whether a client may decide as you do: promote, discard, close waiting "
+            "missions, give permission; only your own file counts"
         ),
     ] = False
 
@@ -463,35 +464,35 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 class AlertsConfig(Struct, frozen=True, kw_only=True):
     """[alerts]: when `chargehand up` sends alerts, and how."""
 
-    checkpoint: Annotated[float, KeySpec("time of one checkpoint, beyond which it is told", form="seconds")] = 1.0
+    checkpoint: Annotated[float, KeySpec("time of a checkpoint that raises an alert", form="seconds")] = 1.0
     # Not a whole validation: a suite that takes minutes is not our fault.
     validation: Annotated[
         float,
         KeySpec(
-            "time that a validation takes beside the project's own commands, beyond which it is told",
+            "time of a validation, without the project's commands, above which an alert is raised",
             form="seconds",
         ),
     ] = 2.0
     failed_percent: Annotated[
         int,
         KeySpec(
-            "share of the missions settled in a window that failed by an engine failure, beyond which it is told",
+            "share of the missions settled in a window that failed by the engine, above which an alert is raised",
             form="percent",
         ),
     ] = 10
     failed_window: Annotated[float, KeySpec("length of that window", form="seconds")] = 3600.0
     disk_percent: Annotated[
-        int, KeySpec("free disk where state is kept, below which it is told", form="percent")
+        int, KeySpec("free disk space of the state directory below which an alert is raised", form="percent")
     ] = 5
-    memory_percent: Annotated[int, KeySpec("free memory, below which it is told", form="percent")] = 5
+    memory_percent: Annotated[int, KeySpec("free memory below which an alert is raised", form="percent")] = 5
     budget_percent: Annotated[
-        int, KeySpec("share of limits.day_usd that is spent or reserved, from which on it is told", form="percent")
+        int, KeySpec("spent or reserved share of limits.day_usd from which an alert is raised", form="percent")
     ] = 80
     calm: Annotated[float, KeySpec("time without a breach after which an alert ends", form="seconds")] = 300.0
     repeat: Annotated[
-        float, KeySpec("least time between two notices of one alert whose breaches go on", form="seconds")
+        float, KeySpec("least time between two notices of one alert that persists", form="seconds")
     ] = 3600.0
-    desktop: Annotated[bool, KeySpec("whether notify-send shows notices, where it is installed")] = True
+    desktop: Annotated[bool, KeySpec("whether notify-send, if installed, shows notices")] = True
     webhook: Annotated[str | None, KeySpec("address that notices are posted to as JSON", form="http")] = None
     webhook_secret: Annotated[
         str | None, KeySpec("name of the secret that signs them; absent: they are not signed", form="secret")
@@ -527,7 +528,7 @@ class LogConfig(Struct, frozen=True, kw_only=True):
     format: Annotated[Literal["text", "json"], KeySpec("lines for people, or JSON")] = "text"
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        KeySpec("what is written: from this level on; info has a line for each request to the server"),
+        KeySpec("lowest level that is written; info has a line for each request to the server"),
     ] = "warning"
 
 

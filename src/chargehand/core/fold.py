@@ -106,7 +106,7 @@ def mark_unheld(state: MissionSummary) -> None:
     if status == "cancelled" != state.status:
         state.reasons = (state.cancelled_reason,)
     elif status != state.status:
-        state.reasons = (Reason(code="worker_lost", message="its worker ended; another one goes on with it"),)
+        state.reasons = (Reason(code="worker_lost", message="its worker ended; another one will resume it"),)
     state.status = status
     if status != "waiting":
         state.attempts = [

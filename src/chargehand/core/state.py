@@ -125,7 +125,7 @@ def quota_reason(provider: str, until: str) -> Reason:
     """Return the reason for waiting for quota, or for disk space; `until` is ISO 8601 in UTC."""
     moment = f"{until[:19].replace('T', ' ')} UTC"
     if provider == DISK:
-        message = f"there is no room: it goes on once there is, which is looked for from {moment} on"
+        message = f"the disk is full: it resumes once there is space, checked from {moment} on"
         return Reason(code="no_space", message=message)
     return Reason(code="quota_exhausted", message=f"waiting for quota of {provider} until {moment}")
 

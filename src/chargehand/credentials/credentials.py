@@ -363,7 +363,7 @@ def _keyring_failures() -> tuple[type[Exception], ...]:
 
 def _keyring_error(name: str, error: KeyringFailedError) -> ConfigError:
     return ConfigError(
-        f"the system's keyring, which holds {name}, refuses: {error}",
+        f"the system's keyring, which has {name}, refuses: {error}",
         code="secret_keyring",
         hint="unlock it and try again",
     )

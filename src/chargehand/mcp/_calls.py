@@ -118,7 +118,7 @@ def _read_arguments(tool: McpToolSpec, given: Mapping[str, Any]) -> Any:
     # The code that runs a mission expects texts that are valid on a command line.
     if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
         raise UsageError(
-            f"{tool.name}: the arguments hold a zero byte or a character that is not valid Unicode",
+            f"{tool.name}: the arguments contain a zero byte or a character that is not valid Unicode",
             hint="give plain text",
         )
     try:

@@ -229,7 +229,7 @@ def list_missions(app: App, call: ListMissions) -> MissionList:
     if call.cursor is not None:
         ids = [row.id for row in rows]
         if call.cursor not in ids:
-            raise NotFoundError(f"there is no page after {call.cursor!r}", hint="begin anew without a cursor")
+            raise NotFoundError(f"there is no page after {call.cursor!r}", hint="start again without a cursor")
         rows = rows[ids.index(call.cursor) + 1 :]
     # Read after the rows, so that each of them has its summary.
     known = {summary.id: summary for summary in app.mission_reader.summaries(project=project)}
@@ -254,10 +254,10 @@ def answer_question(app: App, call: AnswerQuestion) -> MissionView:
         raise RefusedError(
             f"mission {mission!r} does not wait for an answer to {call.question!r}: it asks {now}",
             code="no_question",
-            hint="mission_status shows what it asks",
+            hint="mission_status shows its question",
         )
     if asked is not None and asked.asks_permission:
-        check_may_decide(app, mission, "answer what needs permission in", f"answer {mission}")
+        check_may_decide(app, mission, "answer a question for permission in", f"answer {mission}")
     record_answer(app, mission, check_answer(asked, call.text))
     return mission_view(app, mission)
 

@@ -36,7 +36,7 @@ class McpResult(msgspec.Struct, frozen=True, kw_only=True):
 class RunMission(McpArguments, frozen=True):
     """What `run_mission` takes."""
 
-    request: Annotated[_Said, Meta(description="What the agent is to do, in words.")]
+    request: Annotated[_Said, Meta(description="The agent's task, in words.")]
     key: Annotated[
         _Short | None,
         Meta(
@@ -59,7 +59,7 @@ class RunMission(McpArguments, frozen=True):
     ] = None
     model: Annotated[_Words | None, Meta(description="A model of the configuration, or PROVIDER:MODEL.")] = None
     role: Annotated[_Words | None, Meta(description="The role it works in; `developer` by default.")] = None
-    checks: Annotated[_Many, Meta(description="Commands that have to pass, beside the project's own.")] = ()
+    checks: Annotated[_Many, Meta(description="Commands that must pass, in addition to the project's.")] = ()
     allow: Annotated[_Many, Meta(description="Areas that alone may change, as in .gitignore.")] = ()
     forbid: Annotated[_Many, Meta(description="Areas that may not change.")] = ()
     budget: Annotated[_Money | None, Meta(description="At most so many USD on models.")] = None
@@ -93,10 +93,10 @@ class AnswerQuestion(McpArguments, frozen=True):
     """What `answer_question` takes."""
 
     mission: MissionName
-    text: Annotated[_Said, Meta(description="The answer; the number of an option stands for its text.")]
-    question: Annotated[
-        _Short | None, Meta(description="The question's id: refused where another one is asked.")
-    ] = None
+    text: Annotated[_Said, Meta(description="The answer; an option's number means its text.")]
+    question: Annotated[_Short | None, Meta(description="The question's id: refused if another one is open.")] = (
+        None
+    )
 
 
 class SendMessage(McpArguments, frozen=True):
@@ -138,8 +138,8 @@ class QuestionView(McpResult, frozen=True):
     options: tuple[str, ...]
     kind: QuestionKind
     closed: Annotated[bool, Meta(description="Only the options are answers.")]
-    expires: Annotated[str, Meta(description="No answer is taken after this moment (UTC); empty: for ever.")]
-    default: Annotated[str, Meta(description="What counts where nobody answers in time.")]
+    expires: Annotated[str, Meta(description="No answer is accepted after this time (UTC); empty: no limit.")]
+    default: Annotated[str, Meta(description="The answer that is used if none comes in time.")]
 
 
 class AttemptView(McpResult, frozen=True):

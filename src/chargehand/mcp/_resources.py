@@ -65,7 +65,7 @@ class Resources:
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
         """Answer `resources/templates/list`."""
-        about = {"": "How a mission stands.", "diff": "What it changed, as a patch.", "log": "Its newest events."}
+        about = {"": "A mission's status.", "diff": "Its changes, as a patch.", "log": "Its newest events."}
         return types.ListResourceTemplatesResult(
             resource_templates=[
                 types.ResourceTemplate(

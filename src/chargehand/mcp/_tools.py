@@ -148,7 +148,7 @@ TOOLS = (
     McpToolSpec(
         name="mission_status",
         title="Look at a mission",
-        description="How a mission stands: status, branch, attempts, cost, reasons, open question.",
+        description="State of a mission: status, branch, attempts, cost, reasons, open question.",
         call=_on_app(_missions.mission_status),
         read_only=True,
     ),
@@ -173,7 +173,7 @@ TOOLS = (
     McpToolSpec(
         name="show_diff",
         title="Show the difference",
-        description="What a mission changed against its base, as a patch, page by page.",
+        description="A mission's changes against its base, as a patch, page by page.",
         takes=records.ShowDiff,
         gives=records.DiffView,
         call=_on_app(_missions.show_diff),
@@ -191,7 +191,7 @@ TOOLS = (
     McpToolSpec(
         name="run_mission",
         title="Run a mission",
-        description="Let an agent do what is asked, in a sandbox, and promote the result to a branch if it "
+        description="Let an agent carry out a request in a sandbox, and promote the result to a branch if it "
         "passes every check. Returns at once; wait_mission waits for the end.",
         takes=records.RunMission,
         gives=records.Started,
@@ -201,15 +201,15 @@ TOOLS = (
     McpToolSpec(
         name="answer_question",
         title="Answer a question",
-        description="Answer what the agent of a waiting mission asks; it then goes on. What asks for "
-        "permission is a person's to answer (see promote).",
+        description="Answer the question of a waiting mission's agent, which then continues. A request for "
+        "permission must be answered by a person (see promote).",
         takes=records.AnswerQuestion,
         call=_on_app(_missions.answer_question, wakes=True),
     ),
     McpToolSpec(
         name="send_message",
         title="Send a message",
-        description="Tell the agent of a mission something; it gets it with its next attempt.",
+        description="Send a message to a mission's agent, which gets it with its next attempt.",
         takes=records.SendMessage,
         call=_on_app(_missions.send_message),
     ),
@@ -234,7 +234,7 @@ TOOLS = (
     McpToolSpec(
         name="cancel",
         title="Cancel a mission",
-        description="Stop a mission that runs, or close one whose agent asks; to close one whose result waits for "
+        description="Stop a mission that runs, or close one whose agent asks; closing one whose result waits for "
         "a person is a person's decision, as promote is.",
         call=_on_app(_missions.cancel),
         destructive=True,

@@ -114,7 +114,7 @@ def token_of(path: Path) -> str:
         # Bounded: the path may name a large file by mistake.
         token = file.read(1000).strip()
     if len(token) < 20 or not token.isascii() or not token.isprintable() or " " in token:
-        raise _bad_token(path, "holds no token of 20 or more characters", "remove it: a new one is made")
+        raise _bad_token(path, "has no token of 20 or more characters", "remove it: a new one is made")
     return token
 
 
@@ -125,7 +125,7 @@ def _as_token_error(path: Path) -> Iterator[None]:
     except FileExistsError:
         raise
     except (OSError, UnicodeDecodeError) as error:
-        raise _bad_token(path, f"cannot be used: {error}", "name another one with --token-file") from error
+        raise _bad_token(path, f"cannot be used: {error}", "name another file with --token-file") from error
 
 
 def _bad_token(path: Path, what: str, hint: str) -> ConfigError:

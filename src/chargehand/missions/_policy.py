@@ -128,7 +128,7 @@ class Judge(Struct, eq=False):
         if answer.strip().lower() in YES:
             decided = replace(judgement, effect="allow", reason="a person allowed it, this once")
         elif known is not None and known.expired:
-            decided = replace(judgement, effect="deny", reason=f"nobody allowed it until {known.expires}")
+            decided = replace(judgement, effect="deny", reason=f"it was not allowed before {known.expires}")
         else:
             decided = replace(judgement, effect="deny", reason=f"a person answered: {answer.strip()[:1000]}")
         self._record(action, decided, answer=answer)

@@ -35,7 +35,7 @@ def require_question(state: MissionState, question: str = "") -> Question:
         raise RefusedError(
             f"mission {state.id!r} was answered already: {last.answer[:100]!r}, by {last.identity}",
             code="question_answered",
-            hint=f"{look}; `mission send` tells the agent more, `promote` or `discard` decide on a result",
+            hint=f"{look}; use `mission send` to add something, `promote` or `discard` to decide on a result",
         )
     raise RefusedError(
         f"mission {state.id!r} has no open question",
@@ -94,7 +94,7 @@ def expire_questions(state: MissionSummary, now: datetime) -> tuple[Payload, ...
     # A sleeping coordinator continues its other tasks, and waits once they are done.
     if without and state.status == "waiting":
         message = (
-            f"nobody answered until {without[0].expires}: {without[0].text.strip().partition(chr(10))[0][:200]}"
+            f"no answer came before {without[0].expires}: {without[0].text.strip().partition(chr(10))[0][:200]}"
         )
         reason = Reason(code="needs_human", message=message)
         events.append(MissionFinished(status="waiting", reasons=(reason,)))

@@ -131,7 +131,7 @@ _HEAD = """\
 
 Every attempt that ended without success has one cause, and so has every mission that ended and is not promoted:
 a class, the code it follows from and a remedy. `chargehand mission show` shows them, `--json` as
-`{"class", "code", "remedy"}`. Where there are several reasons, the first decides. A code that this version does
+`{"class", "code", "remedy"}`. If there are several reasons, the first decides. A code that this version does
 not know is classed by the status it came with: `refused` as check, `timed_out` and `exhausted` as budget,
 `cancelled`, `discarded` and `waiting` as person, `failed` and `lost` as engine.
 

@@ -139,7 +139,7 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
                 raise RefusedError(
                     f"mission {mission!r} changed in the meantime",
                     code="plan_stale",
-                    hint="run the command again on what is there now",
+                    hint="run the command again on the present state",
                 )
             commit = depot.commit(tree, (last.commit,), trigger)
             return self._record(depot, journal, None, last, commit, trigger=trigger, stop=stop, base=base)

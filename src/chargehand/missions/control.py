@@ -176,7 +176,7 @@ class Control:
         """Continue a coordinator with another plan; raises `RefusedError`."""
         if self.ends:
             message = f"mission {self._journal.mission!r} is about to end"
-            raise RefusedError(message, code="not_plannable", hint="start another mission for what is left to do")
+            raise RefusedError(message, code="not_plannable", hint="start another mission for the remaining work")
         made = PlanMade(plan=plan, identity=identity)
         events = events_of_new_plan(self._journal.state, made, in_hand=self.in_hand)
         self._journal.record(*events, durable=True)

@@ -249,7 +249,7 @@ class Missions:
         verdict, context = await run_interruptible(journal, lambda: judge.judge_again(base, tree, scope=scope))
         if not person_may_promote(verdict):
             reasons = "; ".join(part.message for part in judge_verdict(verdict).reasons)
-            hint = f"nobody can override a failed check; chargehand mission continue {mission} TEXT mends it"
+            hint = f"a failed check cannot be overridden; to mend it: chargehand mission continue {mission} TEXT"
             if any(found.rule == "setup_offline" for found in verdict.findings):
                 hint = "run `chargehand config set project.setup_network true`, then promote it again"
             raise RefusedError(
@@ -310,7 +310,7 @@ class Missions:
                     raise RefusedError(
                         f"without {', '.join(plan.tasks)} the rest of mission {mission!r} is not green: {reasons}",
                         code="not_green",
-                        hint=f"roll back what needs it first, or all: chargehand mission rollback {mission}",
+                        hint=f"roll back the tasks that need it, or all: chargehand mission rollback {mission}",
                     )
             await control.finish(promoter.roll_back_tasks(plan))
             return self.look.with_task_costs(journal.state)
@@ -418,7 +418,7 @@ def _check_told(journal: Journal, verdict: Verdict, before: Iterable[Verdict]) -
         raise RefusedError(
             f"the tree of mission {journal.mission!r} has two verdicts: {'; '.join(flaky)}",
             code="two_verdicts",
-            hint=f"chargehand mission promote {journal.mission} once more promotes it all the same",
+            hint=f"chargehand mission promote {journal.mission} once more promotes it anyway",
         )
 
 

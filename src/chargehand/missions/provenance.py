@@ -116,7 +116,7 @@ class _Facts:
     def internal_parameters(self, created: MissionCreated) -> dict[str, Any]:
         """Return the agent's tier and rules, and the facts that our statements cannot contain."""
         tier, rules = self.last(TierChosen), sorted({each.rules for each in self.all(ActionJudged) if each.rules})
-        absent = {"prompts": "no request to a model is recorded with a digest of its own"}
+        absent = {"prompts": "no request to a model is recorded with its own digest"}
         if self.last(RoleChosen) is None:
             absent["role"] = "no role was chosen"
         if not rules:
@@ -176,7 +176,7 @@ def build_statement(lines: Sequence[Event], head: LogHead, *, version: str) -> d
     promoted = max((line.seq for line, move in moves if isinstance(move, PromotionDone)), default=0)
     created, base = facts.last(MissionCreated), facts.last(BaseResolved, before=promoted)
     if created is None or base is None:
-        raise StoreError("the log holds no whole promotion", code="log_changed")
+        raise StoreError("the log has no complete promotion", code="log_changed")
     line, move = moves[-1]
     since = moves[-2][0].seq if len(moves) > 1 else 0
     # A full roll-back has the base's tree, for which its own reverted promotion was not judged.
@@ -294,7 +294,7 @@ def _verify_line(store: Store, depot: Depot, line: str, about: CommitProvenance)
             version=run["builder"]["version"]["chargehand"],
         )
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-        return conclude("provenance_malformed", f"it holds no signed statement of ours: {error!r:.80}")
+        return conclude("provenance_malformed", f"it has no signed statement of Chargehand: {error!r:.80}")
     found = replace(found, mission=mission or claim.mission, statement=claim.statement)
     if claim.commit != commit:
         return conclude("provenance_differs", f"it is of commit {claim.commit!r:.50}")
@@ -326,7 +326,7 @@ class _Claim(Struct, frozen=True, kw_only=True):
         except ChargehandError as error:
             return "provenance_differs", error.message
         if own != self.statement:
-            return "provenance_differs", f"the log tells another {_first_difference(own, self.statement)}"
+            return "provenance_differs", f"the log has another {_first_difference(own, self.statement)}"
         if tree != self.tree:
             return "provenance_differs", f"the commit's tree is {tree}"
         moves = [move for move in map(read_payload, lines) if isinstance(move, _MOVES)]

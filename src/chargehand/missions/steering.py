@@ -68,7 +68,7 @@ _HINTS: dict[MissionStatus, str] = {
     "promoted": "chargehand mission rollback {mission} undoes its promotion",
     "waiting": "chargehand mission answer {mission} TEXT, or promote or discard it",
     "running": "chargehand mission cancel {mission} stops it",
-    "failed": "chargehand mission show {mission} says why; `chargehand run` asks for the same anew",
+    "failed": "chargehand mission show {mission} says why; `chargehand run` starts it again",
 }
 _FORKED = "chargehand mission fork {mission} starts again from one of its replies"
 
@@ -83,11 +83,11 @@ def check_continuable_plan(state: MissionState) -> None:
     """Raise `RefusedError` (`not_continuable`) if a message from a person cannot continue a plan."""
     if state.plan is None or state.status not in ("waiting", "refused"):
         return
-    hint = f"chargehand mission plan {state.id} shows which of its tasks waits for what"
+    hint = f"chargehand mission plan {state.id} shows why each of its tasks waits"
     if state.status == "refused":
-        more = f"chargehand mission promote {state.id} exports what was merged, and " if state.commit else ""
-        hint = f"{more}chargehand run --plan FILE starts another plan for what is left"
-    message = f"the plan of mission {state.id!r} is {state.status}, and does not go on by a message"
+        more = f"chargehand mission promote {state.id} exports the merged tasks, and " if state.commit else ""
+        hint = f"{more}chargehand run --plan FILE starts another plan for the rest"
+    message = f"the plan of mission {state.id!r} is {state.status}, and a message cannot continue it"
     raise RefusedError(message, code="not_continuable", hint=hint)
 
 

@@ -82,7 +82,7 @@ def check_task_rollback(state: MissionState, task: str) -> None:
     if is_rolled_back(state):
         raise already_rolled_back_error(state)
     if state.plan.tasks[task].rolled_back:
-        hint = look if is_exported(state) else f"chargehand mission promote {state.id} exports what is not yet"
+        hint = look if is_exported(state) else f"chargehand mission promote {state.id} exports the rollback"
         raise RefusedError(f"task {task!r} is already rolled back", code="rolled_back", hint=hint)
 
 
@@ -128,7 +128,7 @@ def plan_task_rollback(
     reverted = [each for each in reversed(merges) if each.task in chosen]
     tree = _revert(depot, state, reverted)
     if tree == depot.tree_of(state.commit):
-        message = f"what task {task!r} changed is not on the branch any more"
+        message = f"the changes of task {task!r} are no longer on the branch"
         raise RefusedError(message, code="no_change", hint=f"chargehand mission diff {state.id}")
     return TaskRollback(
         tasks=chosen, reverted=tuple(each.commit for each in reverted), commit=state.commit, tree=tree
@@ -160,10 +160,10 @@ def _revert(depot: Depot, state: MissionState, reverted: Sequence[_TaskMerge]) -
             paths = [shown_path(path) for path in result.conflicts]
             more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
             raise MergeConflictError(
-                f"task {each.task!r} cannot be taken back: what came later changed the same lines in"
+                f"task {each.task!r} cannot be taken back: later changes touch the same lines in"
                 f" {', '.join(paths[:_NAMED])}{more}",
                 result.details,
-                hint=f"revert commit {each.commit[:12]} by hand, or roll back all: chargehand mission rollback"
+                hint=f"revert commit {each.commit[:12]} yourself, or roll back all: chargehand mission rollback"
                 f" {state.id}",
             )
         tip = depot.commit(result.tree, (tip,), "candidate")

@@ -62,7 +62,7 @@ class _Editor:
         except (ValueError, IndexError) as error:
             message = f"{name}: step {number} cannot be read: {action[:80]!r} ({error})"
             raise UsageError(
-                message, code="script_invalid", hint="write that step into a script by hand"
+                message, code="script_invalid", hint="write that step into a script yourself"
             ) from error
 
     def _call(self, action: str, *, undone: bool) -> ScriptedCall:

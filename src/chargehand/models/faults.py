@@ -77,7 +77,7 @@ class Faults(Struct, frozen=True, kw_only=True):
         entries = tuple(Fault.parse(entry) for entry in spec.split(","))
         for entry, text in zip(entries, spec.split(","), strict=True):
             if entry.turn is None and entry.probability is None:
-                raise _invalid(f"{text.strip()!r} does not say when")
+                raise _invalid(f"{text.strip()!r} has no turn or probability")
         return cls(entries=entries)
 
 

@@ -130,7 +130,7 @@ def explain_weak_key(key: str | None) -> str:
         return ""
     where = "errors and headers" if KeyFilter(key).active else "nothing"
     return (
-        f"it has fewer than {_SHORTEST} characters, or {_SHORTEST_WORDS} without a digit: where a model's provider"
+        f"it has fewer than {_SHORTEST} characters, or {_SHORTEST_WORDS} without a digit: if a model's provider"
         f" repeats it, it is removed from {where}, but not from replies"
     )
 

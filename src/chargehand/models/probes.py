@@ -156,7 +156,7 @@ async def _try_embeddings(served: ServedModel, seconds: float) -> TrialResult:
     except ValueError:
         rows = None
     made = isinstance(rows, list) and len(rows) == 1 and bool(as_mapping(rows[0]).get("embedding"))
-    return TrialResult(able=True) if made else TrialResult(able=None, why="the reply holds no embedding")
+    return TrialResult(able=True) if made else TrialResult(able=None, why="the reply has no embedding")
 
 
 def _read_refusal(status: int, content: bytes) -> TrialResult:
@@ -175,7 +175,7 @@ def _judge(trial: Trial, said: NeutralReply) -> TrialResult:
         return TrialResult(able=None, why=why)
     written = said.usage.output
     if written is not None and written > 2 * _SHORT:
-        return TrialResult(able=False, why=f"it wrote {written} tokens where {_SHORT} were allowed")
+        return TrialResult(able=False, why=f"it wrote {written} tokens, but {_SHORT} were allowed")
     if said.stop == "length":
         return TrialResult(able=True)
     return TrialResult(able=None, why="it ended before it reached the limit")

@@ -108,7 +108,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         whole, _, rest = content.rpartition(b"\n")
         lines = whole.split(b"\n") if whole else []
         if not lines:
-            raise _invalid(name, 1, "there is no complete line")
+            raise _invalid(name, 1, "it has no complete line")
         header = read_header(lines[0], FORMAT, VERSION, lambda text: _invalid(name, 1, text))
         exchanges = []
         for number, line in enumerate(lines[1:], start=2):
@@ -344,7 +344,7 @@ def read_source(source: Path | str | bytes, what: str) -> tuple[bytes, str]:
         return Path(source).read_bytes(), str(source)
     except OSError as error:
         message = f"the {what} {str(source)!r} cannot be read: {error.strerror}"
-        raise UsageError(message, code="file_unreadable", hint="name a file that is there") from error
+        raise UsageError(message, code="file_unreadable", hint="name an existing file") from error
 
 
 def read_header(line: bytes, format: str, version: int, wrong: Callable[[str], Exception]) -> dict[str, Any]:

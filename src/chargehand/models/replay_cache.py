@@ -208,7 +208,7 @@ class ReplayCache:
                 return None
             first = self._waiting[0]
             where = ""
-            was = "a reply not kept: it held what looks like a secret"
+            was = "a reply not stored: it seemed to contain a secret"
             now = "the same request"
             if found is None:
                 was_asked = {**self._restore(first.parts), "dialect": first.dialect}

@@ -306,4 +306,4 @@ def _explain_unknown(name: str, offers: Sequence[OfferedTool]) -> str:
     offered = ", ".join(offer.name for offer in offers) or "none"
     near = nearest(name, [*_TOOLS, *(offer.name for offer in offers)])
     ours = "" if name in _TOOLS else f"; a script's own are {', '.join(_TOOLS)}"
-    return f"the tool {name!r} is not there: the request offers {offered}{ours}{'; ' if near else ''}{near}"
+    return f"the tool {name!r} is unknown: the request offers {offered}{ours}{'; ' if near else ''}{near}"

@@ -45,7 +45,7 @@ class ScriptLine(msgspec.Struct, frozen=True, kw_only=True):
             raw = convert_to(found, _RawLine)
             fault = Fault.parse(raw.fault) if raw.fault else None
             if fault is not None and (fault.turn is not None or fault.probability is not None):
-                raise ValueError(f"the fault {raw.fault!r} names a turn, but its line already stands for one")
+                raise ValueError(f"the fault {raw.fault!r} names a turn, but its line is already for one turn")
         except (ValueError, msgspec.ValidationError) as error:
             raise _invalid(name, number, str(error)) from error
         _check_keys(found, _RawLine.__struct_fields__, name, number)
@@ -167,7 +167,7 @@ def _check_keys(found: Mapping[str, Any], known: Iterable[str], name: str, numbe
     names = list(known)
     for key in found:
         if key not in names:
-            raise _invalid(name, number, f"{key!r} is no field of a script", nearest(key, names))
+            raise _invalid(name, number, f"{key!r} is not a field of a script", nearest(key, names))
 
 
 def _invalid(name: str, line: int, problem: str, hint: str = "") -> UsageError:

@@ -147,13 +147,13 @@ def split_port(text: str) -> tuple[str, str | None]:
         if not bracket or (rest and not rest.startswith(":")):
             raise ValueError("a bracket without its end")
         if not isinstance(parse_address(host), ipaddress.IPv6Address):
-            raise ValueError("brackets hold an IPv6 address")
+            raise ValueError("brackets must contain an IPv6 address")
         return host, rest[1:] if rest else None
     if text.count(":") > 1:
-        raise ValueError("an IPv6 address must stand in brackets")
+        raise ValueError("an IPv6 address must be in brackets")
     host, colon, port = text.partition(":")
     if isinstance(parse_address(host), ipaddress.IPv6Address):
-        raise ValueError("an IPv6 address must stand in brackets")
+        raise ValueError("an IPv6 address must be in brackets")
     return host, port if colon else None
 
 

@@ -144,7 +144,7 @@ class Source(Struct, frozen=True, kw_only=True):
         return ConfigError(
             f"{self.name}:{line}:{named} {message}",
             code="policy_invalid",
-            hint="correct the rule: `chargehand policy show --facts` lists what rules may ask",
+            hint="correct the rule: `chargehand policy show --facts` lists the facts that rules can use",
         )
 
 

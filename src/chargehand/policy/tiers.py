@@ -71,6 +71,6 @@ def choose_tier(facts: TierFacts, candidates: Sequence[TierCandidate]) -> TierCh
             )
     tried = "; ".join(f"{each.tier}: {each.detail}" for each in candidates) or "nothing was tried"
     raise TierUnavailableError(
-        f"this mission needs a sandbox of tier {needed!r} or stronger ({why}); none is available here: {tried}",
+        f"this mission needs a sandbox of tier {needed!r} or stronger ({why}), and none is here: {tried}",
         hint="; ".join((*(each.mend for each in candidates if each.mend), _WAY_OUT)),
     )

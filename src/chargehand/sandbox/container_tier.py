@@ -165,7 +165,7 @@ class ContainerTier:
                 raise
             raise TierUnavailableError(
                 f"the container sandbox cannot start: {said}",
-                hint="see what `chargehand doctor` says of the container tier, or use --sandbox process",
+                hint="run `chargehand doctor` to see why, or use --sandbox process",
             ) from None
         finally:
             os.close(errors)

@@ -58,7 +58,7 @@ _ADVICE = {
 _OBSERVED: dict[DriverName, str] = {
     "overlay": "mounted; deleted and replaced a lower directory",
     "reflink": "cloned a file; worked in a directory of clones",
-    "worktree": "worked in a directory of its own",
+    "worktree": "worked in a separate directory",
 }
 
 
@@ -236,7 +236,7 @@ async def _try_driver_once(
 def _require_alive(result: ExecResult) -> None:
     """Raise `SandboxDiedError` for a command that was killed although no limit was reached."""
     if result.exit_code == _KILLED and result.limit is None:
-        raise SandboxDiedError("what was tried in the sandbox was killed from outside")
+        raise SandboxDiedError("a process outside killed the program in the sandbox")
 
 
 @contextlib.contextmanager

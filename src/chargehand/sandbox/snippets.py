@@ -52,7 +52,7 @@ class SnippetSpec(Struct, frozen=True, kw_only=True):
         _within("seconds", self.seconds, 0.001, _MOST_SECONDS)
         _within("output_limit", self.output_limit, 0, _MOST_OUTPUT)
         if "\0" in self.source:
-            raise UsageError("the snippet holds a NUL character", hint="a snippet is text")
+            raise UsageError("the snippet contains a NUL character", hint="a snippet is text")
         try:
             size = len(self.source.encode())
         except UnicodeEncodeError as error:
@@ -73,7 +73,7 @@ class SnippetError(Struct, frozen=True, kw_only=True):
 
     `exception`: it raised `name` with `message` at `line` of its source (`None` if unknown). `memory`, `time`,
     `output`: it exceeded that limit. `not_json`: its value cannot be encoded as JSON. `ended`: its process ended
-    before it gave a value.
+    before it returned a value.
     """
 
     kind: SnippetEnd
@@ -106,7 +106,7 @@ def language_of(name: str) -> Language:
     """Return the language of a file by its suffix; raises `UsageError` for an unknown suffix."""
     language = _SUFFIXES.get(PurePath(name).suffix)
     if language is None:
-        raise UsageError(f"{name!r} does not tell its language", hint="give --language python or javascript")
+        raise UsageError(f"{name!r} does not show its language", hint="give --language python or javascript")
     return language
 
 
@@ -201,7 +201,7 @@ class SnippetReport:
             return self._result(None, self._failure)
         if self._value is None:
             how = f"by signal {exit_code - 128}" if exit_code > 128 else f"with exit code {exit_code}"
-            message = f"its process ended {how} before it gave a value"
+            message = f"its process ended {how} before it returned a value"
             return self._result(None, SnippetError(kind="ended", name="", message=message))
         try:
             value = json.loads(self._value, parse_constant=_refuse_constant)

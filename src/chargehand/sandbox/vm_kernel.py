@@ -135,7 +135,9 @@ def make_initramfs(files: Mapping[str, bytes]) -> bytes:
     """Return the archive that the kernel starts from: busybox, the modules, and `INIT`."""
     busybox = next((content for name, content in files.items() if name.endswith("bin/busybox")), None)
     if busybox is None:
-        raise TierUnavailableError("the packages hold no busybox", hint="give the package busybox-static too")
+        raise TierUnavailableError(
+            "the packages do not contain busybox", hint="give the package busybox-static too"
+        )
     modules = order_modules(files)
     archive = bytearray()
     for number, name in enumerate(_DIRECTORIES, 1):
@@ -211,7 +213,7 @@ def _read_data_member(path: Path) -> bytes:
             seen.append(name)
             # Members of an ar archive begin at even offsets.
             file.seek(size + size % 2, io.SEEK_CUR)
-        raise ValueError(f"it has none of {', '.join(_COMPRESSIONS)} but {', '.join(seen) or 'nothing'}")
+        raise ValueError(f"it has {', '.join(seen) or 'no members'}, but not {' or '.join(_COMPRESSIONS)}")
 
 
 class VmKernel(Struct, frozen=True, kw_only=True):
@@ -318,6 +320,6 @@ def _run(argv: Sequence[str], place: Path, environ: Mapping[str, str]) -> str:
     if done.returncode != 0:
         raise TierUnavailableError(
             f"{' '.join(argv[:2])} failed: {done.stderr.strip()[-500:]!r}",
-            hint="run apt-get update, and see whether the package sources hold linux-image-amd64",
+            hint="run apt-get update, and check that the package sources have linux-image-amd64",
         )
     return done.stdout

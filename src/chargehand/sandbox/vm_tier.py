@@ -175,7 +175,7 @@ class VmTier(LaunchedTier):
 def _start_error(said: str) -> TierUnavailableError:
     return TierUnavailableError(
         f"the virtual machine did not start: {said}",
-        hint="see what `chargehand doctor` says of the vm tier, or use --sandbox process",
+        hint="run `chargehand doctor` to see why, or use --sandbox process",
     )
 
 
@@ -214,7 +214,7 @@ async def find_machine(
     qemu = os.path.realpath(qemu)
     if not qemu.startswith("/usr/"):
         raise TierUnavailableError(
-            f"{qemu!r} lies outside of /usr, where the machine's confinement does not show it",
+            f"{qemu!r} is outside /usr, and the machine's confinement shows only /usr",
             hint="install QEMU from your distribution",
         )
     machine = VirtualMachine(qemu=qemu, boot=find_kernel(images), accelerator="tcg", cpus=1)

@@ -86,7 +86,7 @@ class EventFeed:
             # The boundary: a fault in this program must not end it either. The feed would meet the same line
             # again, so it ends every stream, and clients reconnect for the following lines.
             except Exception:
-                _LOG.exception("the feed cannot go on from position %d", self._position)
+                _LOG.exception("the feed cannot continue from position %d", self._position)
                 self._end_streams()
                 await asyncio.sleep(self._pause)
                 continue

@@ -94,16 +94,16 @@ def _reply_again(known: KnownRequest, asked: str) -> KeyedReply:
         raise _key_reused()
     if not known.status:
         raise RefusedError(
-            "a request with this key was begun and not finished: the server may have been stopped in the middle",
+            "a request with this key was started and not finished: the server may have been stopped meanwhile",
             code="key_unfinished",
-            hint="look at how things stand (`chargehand mission show`); to have it done, ask with a new key",
+            hint="check the state (`chargehand mission show`); to repeat the request, use a new key",
         )
     if known.answer is None:
         how = "was done" if known.status < 400 else "was refused"
         raise RefusedError(
-            f"a request with this key {how}, and its answer is not kept: it is long, old, or held a secret",
+            f"a request with this key {how}, and its answer is not stored: it is long, old, or had a secret",
             code="key_used",
-            hint="look at how things stand (`chargehand mission show`); ask with a new key to have it done again",
+            hint="check the state (`chargehand mission show`); to repeat the request, use a new key",
         )
     return KeyedReply(known.status, known.answer, known.exit_code)
 

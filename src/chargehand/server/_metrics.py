@@ -64,14 +64,14 @@ class _StateCollector(Collector):
             ("missions_queued", "Missions that wait for a worker", system.queued),
             ("missions_sleeping", "Missions that wait for quota", system.sleeping),
             ("questions_open", "Questions that wait for a person", system.open_questions),
-            ("disk_free_bytes", "Free bytes where the state directory lies", system.disk_free_mb << 20),
+            ("disk_free_bytes", "Free bytes on the disk of the state directory", system.disk_free_mb << 20),
             ("events", "Lines in all logs", system.position),
         ):
             yield GaugeMetricFamily(f"chargehand_{name}", about, value=value)
         alerts = alert_metrics(self._reader)
         families: tuple[tuple[str, str, Mapping[str, float]], ...] = (
             ("chargehand_alert_raised", "Alerts that are raised", alerts.raised),
-            (READING_METRIC, "Last value of what an alert is decided on", alerts.values),
+            (READING_METRIC, "Last value of the measure that decides an alert", alerts.values),
         )
         for metric, what, values in families:
             family = GaugeMetricFamily(metric, what, labels=["rule"])

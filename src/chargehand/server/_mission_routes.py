@@ -81,7 +81,7 @@ class NewMission(RestArguments, frozen=True):
     time: Annotated[str, Meta(max_length=40, description="At most this long, such as 30m.")] | None = None
     attempts: Annotated[int, Meta(ge=1, le=100)] | None = None
     plan: Annotated[str, Meta(pattern="^auto$", description="`auto`: a planner names the tasks.")] | None = None
-    break_at: Annotated[_Many, Meta(description="Where it pauses: plan, task:ID, step, promote.")] = ()
+    break_at: Annotated[_Many, Meta(description="Its breakpoints: plan, task:ID, step, promote.")] = ()
 
 
 class PageOfMission(RestArguments, frozen=True):

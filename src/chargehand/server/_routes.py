@@ -237,7 +237,7 @@ def read_arguments(
         # A mission's texts reach programs as arguments, which cannot contain a zero byte and have to be valid
         # Unicode.
         if any("\0" in text or any("\ud800" <= char <= "\udfff" for char in text) for text in _texts(given)):
-            raise _invalid("an argument holds a zero byte or a character that is not valid Unicode")
+            raise _invalid("an argument contains a zero byte or a character that is not valid Unicode")
         # JSON has types, so a number in a body has to be a number; an address contains only text.
         return convert_to(given, kind, strict=bool(body))
     except RecursionError as error:
@@ -255,14 +255,16 @@ def name_revision(body: Mapping[str, Any], tag: str) -> dict[str, Any]:
     """Return a body with the revision from an entity tag of `document_response`. Raises `UsageError`."""
     found = re.fullmatch(r'"([0-9]{1,15})-[0-9a-f]+"', tag)
     if found is None:
-        raise _invalid(f"If-Match: {tag!r} is no ETag of this document")
+        raise _invalid(f"If-Match: {tag!r} is not an ETag of this document")
     if body.get("revision", int(found[1])) != int(found[1]):
         raise _invalid(f"If-Match names the revision {found[1]}, and the body another one")
     return {**body, "revision": int(found[1])}
 
 
 def _invalid(message: str) -> UsageError:
-    return UsageError(message, code="arguments_invalid", hint="/openapi.json has the schema of what a route takes")
+    return UsageError(
+        message, code="arguments_invalid", hint="/openapi.json has the schema of each route's arguments"
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -87,7 +87,7 @@ class Sessions:
             )
         expired = token_has_expired(self._reader, secret)
         raise RefusedError(
-            "this token has expired" if expired else "nobody has this token, or it was revoked",
+            "this token has expired" if expired else "this token is unknown, or was revoked",
             code="token_expired" if expired else "token_unknown",
             hint="make another one: chargehand token create",
         )

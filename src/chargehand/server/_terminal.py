@@ -150,7 +150,7 @@ class TerminalSockets:
 async def _wait_for_end(socket: WebSocket) -> tuple[int, str]:
     """Return the close code once the client leaves, or sends something: a terminal accepts no input."""
     message = await socket.receive()
-    return (AWAY, "") if message["type"] == "websocket.disconnect" else (NOT_TAKEN, "nothing is taken here")
+    return (AWAY, "") if message["type"] == "websocket.disconnect" else (NOT_TAKEN, "a terminal accepts no input")
 
 
 def _ending(sending: asyncio.Task[tuple[int, str]], hearing: asyncio.Task[tuple[int, str]]) -> tuple[int, str]:

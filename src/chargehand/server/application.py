@@ -195,7 +195,7 @@ class ChargehandServer:
                 kept = await asyncio.to_thread(self._keep_traceback, error)
                 _LOG.error("the traceback %s", f"was saved to {kept}" if kept else "could not be saved")
             # The client may be a stranger: the path of the state directory appears only in the log.
-            hint = "whoever runs the server finds the traceback in its log, by the X-Request-Id of this answer"
+            hint = "the server's log has the traceback under the X-Request-Id of this answer"
             message = f"something in Chargehand itself went wrong: {type(error).__name__}"
             return error_response(InfrastructureError(message, code="internal", hint=hint))
 
@@ -420,7 +420,7 @@ async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict
                     raise UsageError("the body has more than 1 MiB", code="arguments_invalid", hint="send less")
     except (ClientDisconnect, TimeoutError) as error:  # the client left, or stopped sending
         raise UsageError(
-            f"the body did not come whole within {within:g} s", code="arguments_invalid", hint="send it again"
+            f"the body did not arrive within {within:g} s", code="arguments_invalid", hint="send it again"
         ) from error
     if not content:
         return {}
@@ -432,5 +432,5 @@ async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict
         return decode_as(content, dict[str, Any])
     except msgspec.DecodeError as error:
         raise UsageError(
-            f"the body is no JSON object: {error}", code="arguments_invalid", hint="send a JSON object"
+            f"the body is not a JSON object: {error}", code="arguments_invalid", hint="send a JSON object"
         ) from error

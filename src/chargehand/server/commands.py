@@ -31,7 +31,7 @@ _TYPES: Mapping[str, Any] = {
     "object": dict[str, str],
 }
 
-_HERE = "it works on the machine, or in the checkout, where it is typed"
+_HERE = "it works on your machine, or in your checkout"
 LOCAL_COMMANDS: Mapping[str, str] = {
     # commands without a route, with the reason
     **dict.fromkeys(("init", "doctor", "demo", "completion", "format", "exec", "sandbox setup"), _HERE),
@@ -77,7 +77,7 @@ class RouteSignature(Struct, frozen=True, kw_only=True):
             except (KeyError, msgspec.ValidationError) as error:
                 what = f"{name} = {value!r}: {error}" if name in self.arguments else f"there is no {name!r}"
                 raise UsageError(
-                    what, code="arguments_invalid", hint="`--help` says what the command takes"
+                    what, code="arguments_invalid", hint="`--help` shows the command's arguments"
                 ) from error
         return read
 

@@ -39,19 +39,19 @@ ROUTES: tuple[Route, ...] = (
 )
 _JSON = "application/json"
 _ERRORS = {
-    "400": "The arguments are not what the route takes.",
+    "400": "The arguments do not match the route's schema.",
     "401": "A session or a token is needed.",
     "403": "The caller may not do this, or the request is not from our page.",
-    "404": "There is nothing of that name.",
+    "404": "Nothing has that name.",
     "409": "It cannot be done now; the code says why.",
-    "412": "Somebody else wrote it since: read it again.",
+    "412": "It has changed since: read it again.",
     "422": "The request itself is wrong.",
     "429": "Too many requests.",
     "503": "The state directory, or the machine, cannot do it now.",
 }
 _ERROR_SCHEMA = {
     "type": "object",
-    "description": "What went wrong: a stable code, a message with the value, and the way out.",
+    "description": "The error: a stable code, a message with the value, and a remedy.",
     "required": ["error"],
     "properties": {
         "error": {
@@ -91,9 +91,9 @@ def openapi_document() -> dict[str, Any]:
         "info": {
             "title": "Chargehand",
             "version": __version__,
-            "description": "Missions of coding agents: start, follow, steer, review and promote them. What one "
-            f"prints comes by WebSocket, {PREFIX}/missions/{{mission}}/terminal: text frames of a TerminalRecord. "
-            "A page names the protocols chargehand.terminal and chargehand.session.SECRET.",
+            "description": "Missions of coding agents: start, follow, steer, review and promote them. A "
+            f"mission's output comes by WebSocket, {PREFIX}/missions/{{mission}}/terminal: text frames of a "
+            "TerminalRecord. A page names the protocols chargehand.terminal and chargehand.session.SECRET.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -122,12 +122,12 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         responses["304"] = {"description": "The client has it already: its `If-None-Match` names this content."}
     if route.may_take_long:
         responses["202"] = {
-            "description": "It goes on; the mission's events tell what becomes of it.",
+            "description": "It continues; the mission's events show the outcome.",
             "content": {_JSON: {"schema": _reference(Accepted, schemas)}},
         }
     parameters = list(_parameters(route.takes, route.path_names, schemas, in_body=route.method != "GET"))
     if route.method == "PUT":
-        tag = {"type": "string", "description": "The ETag of what is replaced, in the place of `revision`."}
+        tag = {"type": "string", "description": "The ETag of the content to replace, instead of `revision`."}
         parameters.append({"name": "If-Match", "in": "header", "required": False, "schema": tag})
     operation = {
         "operationId": route.name,
@@ -149,7 +149,7 @@ def _result(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {_JSON: {"schema": _reference(route.gives, schemas)}}
     if route.raw:
         content[route.raw] = {"schema": {"type": "string"}}
-    headers = {"ETag": {"schema": {"type": "string"}, "description": "Tells this content from any other."}}
+    headers = {"ETag": {"schema": {"type": "string"}, "description": "Identifies this content."}}
     return {"description": " ".join((route.gives.__doc__ or "").split()), "headers": headers, "content": content}
 
 
@@ -230,9 +230,9 @@ def _add_feed(paths: dict[str, Any], schemas: dict[str, Any]) -> None:
     paths[f"{PREFIX}/events"] = {
         "get": {
             "operationId": "get_events",
-            "summary": "Follow the lines of all logs as they come.",
-            "description": "Server-sent events: `id` is a position, which `Last-Event-ID` or `after` goes on "
-            "from; the data of a `message` is an EventLine. `reset` says that the log has no such position.",
+            "summary": "Follow the lines of all logs as they arrive.",
+            "description": "Server-sent events: `id` is a position, to continue from with `Last-Event-ID` or "
+            "`after`; the data of a `message` is an EventLine. `reset` says that the log has no such position.",
             "tags": ["events"],
             "parameters": [
                 *_parameters(FeedQuery, (), schemas, in_body=False),

@@ -120,9 +120,9 @@ def open_server(reader: StateReader, options: ServeOptions) -> socket.socket:
     for name in options.names:
         if not _HOST.fullmatch(name):
             raise UsageError(
-                f"--name: {name!r} is no host name",
+                f"--name: {name!r} is not a host name",
                 code="listen_invalid",
-                hint="give what stands in a browser's address, such as chargehand.example.org, without https://",
+                hint="give the host of the browser's address, such as chargehand.example.org, without https://",
             )
     listening = bind(options.host, options.port)
     try:

@@ -175,7 +175,7 @@ class Accounts:
         with self._log.change(actor) as change:
             if change.execute("SELECT 1 FROM accounts WHERE name = ?", (name,)).fetchone() is not None:
                 raise UsageError(
-                    f"there is a user {name!r} already", code="account_exists", hint="choose another name"
+                    f"user {name!r} already exists", code="account_exists", hint="choose another name"
                 )
             insert = "INSERT INTO accounts VALUES (?, ?, ?, 0, ?, 0, NULL)"
             change.execute(insert, (name, role, password, change.now))
@@ -489,7 +489,7 @@ class Grants:
                     whole = isinstance(subject, str) and is_good == 1
                     times = (*moments[: len(needed)], *known_moments)
                     if not whole or not all(isinstance(each, str) and is_moment(each) for each in times):
-                        yield f"a row of {table} ({subject!r}) is not as it was written"
+                        yield f"a row of {table} ({subject!r}) was changed or damaged"
 
 
 _TOKENS = """

@@ -69,7 +69,9 @@ class Witnesses:
         for fault in self._known.faults:
             yield audit_problem("", None, "key_changed", fault)
         if self._seen and not self._known.keys and not self._known.faults:
-            yield audit_problem("", None, "key_missing", "there are signed heads, but no key to verify them with")
+            yield audit_problem(
+                "", None, "key_missing", "there are signed heads, but the key to verify them is missing"
+            )
 
     def file_problems(self, file: SignedFile, *, hashes: Mapping[int, str]) -> Iterator[AuditProblem]:
         """Yield the problems of a kept file, at the line that its name states."""
@@ -247,7 +249,7 @@ def _mission_problems(
     yield from line_problems(mission, lines, hashes=hashes, erased=found.erased)
     row = found.rows.get(mission)
     if row is None:
-        yield audit_problem(mission, None, "mission_missing", "there is no row of this mission")
+        yield audit_problem(mission, None, "mission_missing", "the mission's row is missing")
     else:
         yield from _row_problems(mission, row, lines=lines, hashes=hashes)
     if mission in found.heads:
@@ -279,12 +281,12 @@ def _row_problems(
         return
     first = lines[0]
     if row.created != first.time:
-        told = "the mission's row and its first line tell two times"
+        told = "the mission's row and its first line differ in time"
         yield audit_problem(mission, 1, "mission_changed", told)
     created = None
     if first.payload is not None:
         with suppress(KeyError, msgspec.DecodeError):
             created = decode(as_text(first.type), first.payload)
     if isinstance(created, MissionCreated) and created.project != as_text(row.project):
-        told = "the mission's row and its first line tell two projects"
+        told = "the mission's row and its first line differ in project"
         yield audit_problem(mission, 1, "mission_changed", told)

@@ -126,9 +126,9 @@ def verify_export(lines: Iterable[bytes], *, witnesses: Sequence[SignedHead] = (
         hashes: dict[int, str] = {}
         lines_of_it = read.lines.get(name, [])
         if not lines_of_it:
-            problems.append(audit_problem(name, 1, "tail_missing", "the export has no line of it"))
+            problems.append(audit_problem(name, 1, "tail_missing", "the export has no line of this mission"))
         elif name not in read.missions:
-            told = "the export does not say that it holds this mission"
+            told = "the export does not name this mission"
             problems.append(audit_problem(name, None, "mission_missing", told))
         problems += line_problems(name, lines_of_it, hashes=hashes, erased=read.erased)
         for head in heads.get(name, ()):

@@ -211,7 +211,7 @@ def _find_durable_head(database: Database, heads: Heads, mission: str) -> LogHea
         line = "SELECT hash FROM events WHERE mission = ? AND seq = ?"
         found = connection.execute(line, (mission, head.seq)).fetchone()
     if found is None or found[0] != head.hash:  # a signature would make a change of the log look like the truth
-        raise _log_changed(mission, head.seq, "is not the line whose head was kept")
+        raise _log_changed(mission, head.seq, "differs from the stored head")
     return head
 
 
@@ -219,5 +219,5 @@ def _log_changed(mission: str, seq: int, what: str) -> StoreError:
     return StoreError(
         f"line {seq} of mission {mission!r} {what}",
         code="log_changed",
-        hint="`chargehand audit verify` names what was changed",
+        hint="`chargehand audit verify` names the changes",
     )

@@ -271,7 +271,7 @@ class _AttemptLedger:
         opened = self._sum_open(connection, scope)
         if micro <= rest[scope] + opened:
             raise ExhaustedError(
-                f"the budget of the {whose} is taken for now: of {_format_usd(self._most[scope])} USD,"
+                f"the budget of the {whose} is reserved for now: of {_format_usd(self._most[scope])} USD,"
                 f" {_format_usd(booked[scope] - opened)} are spent and {_format_usd(opened)} reserved by calls"
                 f" under way, and this call may cost {_format_usd(micro)} USD",
                 code="budget_reserved",

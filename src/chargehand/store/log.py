@@ -214,8 +214,8 @@ class EventLog:
             raise StoreError(
                 f"{where} of mission {mission!r} is damaged: {first.message}{more}",
                 code="mission_damaged",
-                hint=f"`chargehand audit verify {mission}` names all of it, `chargehand store restore` brings a"
-                " backup back; other missions are not affected",
+                hint=f"`chargehand audit verify {mission}` names the damaged lines, `chargehand store restore`"
+                " restores a backup; other missions are not affected",
             )
 
     def set_aside(self, mission: str) -> None:

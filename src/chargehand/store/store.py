@@ -198,7 +198,7 @@ class Store:
             raise StoreError(
                 f"copying to {str(target)!r} failed: {error.strerror or error}",
                 code="backup_failed",
-                hint="name a directory, with room for a copy, in one that you may write to",
+                hint="name a directory that you may write to, with space for a copy",
             ) from error
 
     def close(self) -> None:
@@ -258,12 +258,12 @@ def _close_to_others(home: Path) -> None:
             with suppress(OSError):
                 home.chmod(0o700)
         if home.stat().st_mode & 0o077:
-            what = "cannot be closed to them" if ours else "holds other files than Chargehand's"
+            what = "cannot be closed to them" if ours else "has files that are not Chargehand's"
             close = f"chmod 700 {home}, as its owner; or " if ours else ""
             raise StoreError(
                 f"other users may read the state directory {str(home)!r}, and it {what}",
                 code="store_exposed",
-                hint=f"{close}name a directory of its own in CHARGEHAND_HOME",
+                hint=f"{close}name a separate directory in CHARGEHAND_HOME",
             )
 
 

@@ -89,7 +89,7 @@ def fast_forward(depot: Depot, commit: str, *, branch: str, at: str) -> Export:
 def _blocking_reason(depot: Depot, git: Git, commit: str, *, branch: str, at: str, current: str | None) -> str:
     head = git.run("symbolic-ref", "--quiet", "HEAD").text
     if head != f"refs/heads/{branch}":
-        return f"{branch!r} is not checked out any more (HEAD is at {head or 'a commit of its own'})"
+        return f"{branch!r} is not checked out any more (HEAD is at {head or 'a detached commit'})"
     if current != at:
         return f"branch {branch!r} moved to {current} since the mission began at {at}"
     if depot.git.run("merge-base", "--is-ancestor", at, commit).code:
@@ -236,8 +236,8 @@ _CALL = "format --check --staged"
 _SCRIPT = """\
 #!/bin/sh
 {mark}
-# A commit is held back only by files that the project's own formatters would change (exit code 1). Where they
-# cannot be asked (Chargehand is not installed, there is no sandbox) it goes through: checks judge, not this.
+# A commit is held back only by files that the project's own formatters would change (exit code 1). If they
+# cannot run (Chargehand is not installed, there is no sandbox) it goes through: checks judge, not this.
 program={program}
 [ -x "$program" ] || program=$(command -v chargehand) || program=
 if [ -z "$program" ]; then
@@ -293,7 +293,7 @@ def install_hook(repository: Repository, program: Path) -> Hook:
             fresh.replace(path)
     except FileExistsError as problem:
         raise RefusedError(
-            f"{str(path)!r} was created just now", code="hook_exists", hint="look at it first"
+            f"{str(path)!r} was created just now", code="hook_exists", hint="check it first"
         ) from problem
     finally:
         fresh.unlink(missing_ok=True)
@@ -327,7 +327,7 @@ def _hook_path(repository: Repository) -> Path:
     inside = directory.is_relative_to(repository.path.resolve()) or directory.is_relative_to(repository.common_dir)
     if not inside:
         raise RefusedError(
-            f"hooks of this repository lie in {str(directory)!r}, where others use them too",
+            f"the hooks of this repository are in {str(directory)!r}, which other repositories use too",
             code="hook_shared",
             hint=f"call `chargehand {_CALL}` from the hook there, or set core.hooksPath for this repository",
         )

@@ -218,7 +218,7 @@ class EnvironmentLayers:
         cargo = frozenset(
             path.removesuffix("Cargo.toml") for path in paths if path.rpartition("/")[2] == "Cargo.toml"
         )
-        with hold_lock(self._lock(place.name)), disk_errors("keeping what compilers cached"):
+        with hold_lock(self._lock(place.name)), disk_errors("storing compiler caches"):
             if not (place / "meta.json").exists() and _keep_only_caches(workspace.scan_root(), cargo):
                 by_content = not _has_builds(workspace.scan_root())
                 self._make(place, workspace, (), workspace.base.tree, by_content=by_content)

@@ -38,7 +38,7 @@ class GitError(InfrastructureError):
 
     def __init__(self, message: str, *, exit_status: int, code: str | None = None, hint: str = "") -> None:
         super().__init__(
-            message, code=code, hint=hint or "`chargehand store check` tells whether its depot is whole"
+            message, code=code, hint=hint or "`chargehand store check` shows whether its depot is intact"
         )
         self.exit_status = exit_status
 

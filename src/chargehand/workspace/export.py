@@ -53,7 +53,9 @@ def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str |
     try:
         swap_ref(git, ref, new=commit, old=expected_old)
     except RefMovedError:
-        return Export(ref=ref, state="blocked", reason=f"branch {branch!r} was changed by someone else just now")
+        return Export(
+            ref=ref, state="blocked", reason=f"branch {branch!r} was changed by another process just now"
+        )
     except GitError as problem:
         return Export(ref=ref, state="blocked", reason=problem.message)
     depot.fault("export:done")

@@ -46,7 +46,7 @@ _WORDS: dict[ConflictKind, str] = {
     "both_added": "both added it, with different content",
     "modify_delete": "one changed it, the other deleted it",
     "rename": "one side renamed it, the other changed it in another way",
-    "mode": "both changed what kind of file it is",
+    "mode": "both changed the kind of the file",
     "binary": "both changed it, and it is binary",
     "file_directory": "a file on one side is a directory on the other",
     "submodule": "both changed the submodule",

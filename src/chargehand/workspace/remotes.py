@@ -94,7 +94,7 @@ def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, 
             raise RepositoryError(
                 f"remote {name!r} is {str(path)!r}, among the project's own files",
                 code="remote_inside",
-                hint="move it elsewhere: git runs the hooks of the repository it pushes to",
+                hint="move it out of there: git runs the hooks of the repository it pushes to",
             )
         url = str(path)
     return Remote(name=name, url=url, protocol=protocol)

@@ -119,7 +119,7 @@ def _unusable(path: Path, error: str) -> RepositoryError:
     return RepositoryError(
         f"git cannot use the repository at {str(path)!r}: {' '.join(printable(error).split())!r}",
         code="repository_format",
-        hint="fix what git names there; an extension that it does not know needs a newer git",
+        hint="fix the problem that git names; an unknown extension needs a newer git",
     )
 
 

@@ -145,7 +145,7 @@ def stale_plan(plan: RollbackPlan, found: str) -> RefusedError:
     return RefusedError(
         f"the plan was made for tree {plan.source!r}, but the tree is now {found!r}",
         code="plan_stale",
-        hint="nothing was changed; look at the present state and plan again",
+        hint="nothing was changed; plan again on the present state",
     )
 
 
@@ -317,7 +317,7 @@ def _without_hunks(depot: Depot, change: Change, drop: Drop, *, old: Change | No
     # A rule names the line of its finding. The line may be unchanged, and the fault may be a missing line.
     missed = [lines for lines in drop.lines if not any(hunk.meets(lines) for hunk in hunks)]
     if missed and drop.because:
-        return PartialFile(content=None, why=f"breaks a rule in line {missed[0].first}, which no hunk holds")
+        return PartialFile(content=None, why=f"breaks a rule in line {missed[0].first}, which is in no hunk")
     if missed:
         shown = [
             _format_range(LineRange(first=hunk.new + 1, last=hunk.new + hunk.new_lines))

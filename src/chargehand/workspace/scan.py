@@ -213,7 +213,7 @@ class _TreeScanner:
             names = sorted(os.fsencode(entry.name) for entry in listing)
         for name in names:
             if self.rules.stop is not None and self.rules.stop.is_set():
-                raise InfrastructureError("nobody waits for this scan any more", code="workspace")
+                raise InfrastructureError("the scan was cancelled", code="workspace")
             if not place.path and name == b".git":  # the agent's
                 continue
             entry = self._scan_entry(place, name)
@@ -248,7 +248,7 @@ class _TreeScanner:
                 return None
         if not tracked and not ignored:
             disguise = is_git_disguise(name)
-            problem = "is, or looks like, a repository of its own" if disguise else name_problem(name)
+            problem = "is, or looks like, a nested repository" if disguise else name_problem(name)
             if problem:
                 self.findings.add("entry_nested_git" if disguise else "entry_name", "critical", path, problem)
                 return before
@@ -286,7 +286,7 @@ class _TreeScanner:
             self._check_submodule(place, name)
             return submodule
         if place.depth >= self.rules.limits.depth and not _is_tracked(before, True):
-            self.findings.quota(path, f"lies deeper than {self.rules.limits.depth} directories")
+            self.findings.quota(path, f"is deeper than {self.rules.limits.depth} directories")
             return before
         # As root we could read it; the project's checks, run as its owner, could not.
         if info.st_mode & 0o500 != 0o500:
@@ -328,7 +328,7 @@ class _TreeScanner:
         for name in STEERING:
             if entries.get(name) == base.get(name):
                 continue
-            message = "changes what git does in a bare repository that the base holds"
+            message = "changes how git works in a bare repository of the base"
             self.findings.add("entry_nested_git", "critical", path + b"/" + name, message)
             if name in base:
                 entries[name] = base[name]
@@ -349,7 +349,7 @@ class _TreeScanner:
         finally:
             os.close(fd)
         if filled:
-            message = "has content, but submodules are kept as is"
+            message = "has content, but submodules stay as they are"
             self.findings.add("entry_submodule", "warning", place.path + name, message)
 
     # --- files and links
@@ -398,7 +398,7 @@ class _TreeScanner:
         elif self.files >= limits.files:
             self.findings.quota(path, f"is one changed file more than the limit of {limits.files}")
         elif self.bytes + size > limits.disk_bytes:
-            self.findings.quota(path, f"takes the changed files over the limit of {limits.disk_bytes} bytes")
+            self.findings.quota(path, f"makes the changed files exceed the limit of {limits.disk_bytes} bytes")
         else:
             self.files += 1
             self.bytes += size

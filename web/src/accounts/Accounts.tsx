@@ -35,7 +35,7 @@ function AccountTable({ users, onChoose }: { users: readonly Account[]; onChoose
   return (
     <DataTable
       caption="All accounts"
-      heads={["Account", "Role", "State", "Password", "Made", "What to do"]}
+      heads={["Account", "Role", "State", "Password", "Created", "Actions"]}
       rows={users.map((account) => [
         account.name,
         account.role,
@@ -44,7 +44,7 @@ function AccountTable({ users, onChoose }: { users: readonly Account[]; onChoose
         clock(account.created, 0),
         <Changes key="changes" account={account} now={now} onChoose={(change) => onChoose({ account, change })} />,
       ])}
-      none="There are no accounts: only whoever starts the server can log in, by its link."
+      none="There are no accounts: only the person who starts the server can log in, with its link."
     />
   );
 }

@@ -12,7 +12,7 @@ import { Tokens } from "./Tokens";
 export default function AccountsPage() {
   return (
     <Page title="Accounts">
-      <Loaded query={useQuery(sessionQuery)} label="Loading who you are">
+      <Loaded query={useQuery(sessionQuery)} label="Loading your account">
         {(session) => (
           <>
             <p className="soft wrap">

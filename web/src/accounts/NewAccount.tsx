@@ -25,7 +25,7 @@ export function NewAccount() {
     if (problem) return;
     void send(async () => {
       await post("/users", { name: name.trim(), role, ...(pair.password ? { password: pair.password } : {}) });
-      toast(`The account ${name.trim()} is there.`);
+      toast(`Account ${name.trim()} created.`);
       setName("");
       setPair(NOTHING);
       setTried(false);
@@ -35,7 +35,7 @@ export function NewAccount() {
     <form className="card stack" onSubmit={submit}>
       <h2>Add an account</h2>
       <p className="soft">
-        Tell the person the password yourself: it is not sent. Without one nobody can log in to the account; a program uses it by a
+        Tell the person the password yourself: it is not sent. Without a password no one can log in; a program uses the account with a
         token, which <code>chargehand token create NAME --user ACCOUNT</code> makes.
       </p>
       <div className="form-grid">

@@ -10,13 +10,13 @@ export function NewSecret({ made, onClose }: { made: CreatedToken; onClose: () =
     <section className="card warn stack">
       <h2 className="wrap">Secret of “{plainText(made.token.name)}”</h2>
       <p>
-        <Icon name="warning" /> Copy it now: it is shown this once, and nobody can read it again.
+        <Icon name="warning" /> Copy it now: it is shown only once.
       </p>
       <code className="code" aria-label="Secret">
         {made.secret}
       </code>
       <p className="small">
-        It goes into <code>Authorization: Bearer TOKEN</code>. Whoever has it may do what the token may.
+        It goes into <code>Authorization: Bearer TOKEN</code>. Anyone who has it can do whatever the token allows.
       </p>
       <div className="row">
         <Button kind="primary" onClick={() => void copyText(made.secret)}>

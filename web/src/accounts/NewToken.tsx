@@ -54,7 +54,7 @@ export function NewToken({ role, onMade }: { role: Role; onMade: (made: CreatedT
             </span>
           </label>
         ))}
-        <p className="small soft">No scope contains another: what starts missions and looks at them needs read and steer.</p>
+        <p className="small soft">No scope includes another: to start and read missions, a token needs read and steer.</p>
       </fieldset>
       <Refusal error={error} />
       <div>

@@ -32,7 +32,7 @@ export function OwnPassword({ user }: { user: string }) {
   return (
     <form className="card stack" onSubmit={submit}>
       <h2>Your password</h2>
-      <p className="soft">All your sessions end with the change, this one too: you sign in again with the new password. Your tokens go on.</p>
+      <p className="soft">The change ends all your sessions, including this one: sign in again with the new password. Your tokens stay valid.</p>
       <input type="text" name="username" autoComplete="username" value={user} readOnly hidden />
       <TextField
         label="Current password"

@@ -43,7 +43,7 @@ function TokenTable({ tokens, onRevoke }: { tokens: readonly Token[]; onRevoke: 
   return (
     <DataTable
       caption="Your tokens"
-      heads={["Token", "May", "State", "Until", "Last used", "What to do"]}
+      heads={["Token", "May", "State", "Until", "Last used", "Actions"]}
       rows={sortTokens(tokens, now).map((token) => {
         const state = tokenState(token, now);
         const { tone, icon, label } = LOOKS[state];

@@ -13,10 +13,10 @@ export const ROLES: readonly { role: Role; may: string }[] = [
 ];
 
 const SCOPES: readonly { scope: Scope; allows: string; from: Role }[] = [
-  { scope: "read", allows: "what a viewer may", from: "viewer" },
+  { scope: "read", allows: "everything that a viewer may do", from: "viewer" },
   { scope: "steer", allows: "start, pause, resume, cancel, send, clarify, fork, continue, restore", from: "operator" },
-  { scope: "decide", allows: "promote, discard, roll back, and answer what permits or decides something", from: "operator" },
-  { scope: "administer", allows: "the rest; whoever has it can make an account for themselves", from: "admin" },
+  { scope: "decide", allows: "promote, discard, roll back, and answer questions for a permission or a decision", from: "operator" },
+  { scope: "administer", allows: "the rest, which includes creating accounts", from: "admin" },
 ];
 
 /** Returns the scopes that a token of a user with this role can have. */
@@ -67,26 +67,26 @@ export function isLocked(account: Account, now: number): boolean {
 export function changesOf(account: Account, now: number): AccountChange[] {
   const { name, disabled } = account;
   const changes: (AccountChange | false)[] = [
-    { id: "role", label: "Change role", consequence: `It counts at once, for open sessions and tokens of ${name} too.` },
+    { id: "role", label: "Change role", consequence: `It applies at once, also to open sessions and tokens of ${name}.` },
     {
       id: "password",
       label: "Set password",
-      consequence: `All sessions of ${name} end, and a lock after failed logins is lifted. Its tokens go on.`,
+      consequence: `All sessions of ${name} end, and a lock after failed logins is lifted. Its tokens stay valid.`,
     },
     !disabled &&
       isLocked(account, now) && { id: "unlock", label: "Lift lock", consequence: `${name} can log in again at once.` },
     disabled
-      ? { id: "enable", label: "Enable", consequence: `${name} can log in again, and its tokens that are still valid count.` }
+      ? { id: "enable", label: "Enable", consequence: `${name} can log in again, and its unexpired tokens are valid again.` }
       : {
           id: "disable",
           label: "Disable",
-          consequence: `All sessions of ${name} end now, and its tokens count no more until it is enabled again.`,
+          consequence: `All sessions of ${name} end now, and its tokens are invalid until it is enabled again.`,
           danger: true,
         },
     {
       id: "remove",
       label: "Remove",
-      consequence: `The account goes for good, with all its sessions and tokens. What ${name} did stays in the logs.`,
+      consequence: `The account is removed permanently, with its sessions and tokens. Entries of ${name} in the logs stay.`,
       danger: true,
     },
   ];

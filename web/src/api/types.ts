@@ -1442,8 +1442,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Follow the lines of all logs as they come.
-         * @description Server-sent events: `id` is a position, which `Last-Event-ID` or `after` goes on from; the data of a `message` is an EventLine. `reset` says that the log has no such position.
+         * Follow the lines of all logs as they arrive.
+         * @description Server-sent events: `id` is a position, to continue from with `Last-Event-ID` or `after`; the data of a `message` is an EventLine. `reset` says that the log has no such position.
          */
         get: operations["get_events"];
         put?: never;
@@ -2125,7 +2125,7 @@ export interface components {
             keyid: string;
             sig: string;
         };
-        /** @description What went wrong: a stable code, a message with the value, and the way out. */
+        /** @description The error: a stable code, a message with the value, and a remedy. */
         Error: {
             error: {
                 code: string;
@@ -4126,7 +4126,7 @@ export interface components {
         };
     };
     responses: {
-        /** @description The arguments are not what the route takes. */
+        /** @description The arguments do not match the route's schema. */
         400: {
             headers: {
                 [name: string]: unknown;
@@ -4180,7 +4180,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description There is nothing of that name. */
+        /** @description Nothing has that name. */
         404: {
             headers: {
                 [name: string]: unknown;
@@ -4216,7 +4216,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description Somebody else wrote it since: read it again. */
+        /** @description It has changed since: read it again. */
         412: {
             headers: {
                 [name: string]: unknown;
@@ -4313,7 +4313,7 @@ export interface operations {
             /** @description `mission list`: the oldest first; `left_out` counts older missions omitted by `--limit`. The missions of a listed coordinator's tasks are included, and do not count. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4355,7 +4355,7 @@ export interface operations {
             /** @description A page of a mission's log, or of a project's own, as written; `next` as in `EventPage`. `status` is the mission's, "" for a project's log; `settled` says that no worker will continue it by itself. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4394,7 +4394,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4435,7 +4435,7 @@ export interface operations {
             /** @description `mission answer` without an answer: the open question. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4478,7 +4478,7 @@ export interface operations {
             /** @description The judgements of a mission; `counts` are over its whole log, by effect. `next` is the line after which to continue, null at the end. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4520,7 +4520,7 @@ export interface operations {
             /** @description A page of a mission's log, or of a project's own, as written; `next` as in `EventPage`. `status` is the mission's, "" for a project's log; `settled` says that no worker will continue it by itself. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4602,7 +4602,7 @@ export interface operations {
             /** @description A page of missions, the newest first; `next` is the `before` of the following page. `counts` are over all missions of the project and user. `position` is where the feed of events continues. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4668,7 +4668,7 @@ export interface operations {
                     /** @default null */
                     plan?: string | null;
                     /**
-                     * @description Where it pauses: plan, task:ID, step, promote.
+                     * @description Its breakpoints: plan, task:ID, step, promote.
                      * @default []
                      */
                     break_at?: string[];
@@ -4679,7 +4679,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             201: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4711,7 +4711,7 @@ export interface operations {
             /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4753,7 +4753,7 @@ export interface operations {
             /** @description A page of a mission's log; `next` is the `after` of the next page, `last_seq` the last line's number. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4795,7 +4795,7 @@ export interface operations {
             /** @description A page of a mission's transcript; `next` is the `after` of the following page, if it exists already. `end` is the `after` for clients that wait for entries after this page. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4834,7 +4834,7 @@ export interface operations {
             /** @description `mission plan`: the tasks of a coordinator in the order of its plan, and the plan itself. `planners` are the missions asked for the plan; before it is made, there are no tasks. `collisions` are derived from the plan alone: the actual changes of tasks count too, once they are made. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4879,7 +4879,7 @@ export interface operations {
             /** @description `mission plan --start`: a held `task` begins while the tasks in `beside` work on the same files. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4913,7 +4913,7 @@ export interface operations {
             /** @description `mission report`: the final report for a person's files. An unknown value is null, never 0 or empty. `details` are those of `mission show`. `final` says that the mission will not continue. `files` are null if the trees are unreadable. `on_base` is the verdict before any work, `judged_again` those that a person requested. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4953,7 +4953,7 @@ export interface operations {
             /** @description All that a person needs to decide on a mission's change, the riskiest file first. `verdict` and `checks` are those of exactly this tree, null and empty without a verdict. `total` counts the changed files, listed or not; `notes` describe the omissions. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -4999,7 +4999,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5040,7 +5040,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5072,7 +5072,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5114,7 +5114,7 @@ export interface operations {
             /** @description `mission send`: the recorded message, when it reaches the agent, and the number of the mission's messages. `delivery` is `next_step` if the agent listens while it works, `next_attempt` if it does not, `no_attempt_left` if this is its last one, `on_resume` if the mission is not running, or `next_task` if it has a plan: tasks that begin from then on get the message. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5156,7 +5156,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5199,7 +5199,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5207,7 +5207,7 @@ export interface operations {
                     "application/json": components["schemas"]["MissionDocument"];
                 };
             };
-            /** @description It goes on; the mission's events tell what becomes of it. */
+            /** @description It continues; the mission's events show the outcome. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -5249,7 +5249,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5284,7 +5284,7 @@ export interface operations {
             /** @description `mission rollback --dry-run`: the effect of a new commit on `ref`, for all changes or these `tasks`. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5332,7 +5332,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5340,7 +5340,7 @@ export interface operations {
                     "application/json": components["schemas"]["MissionDocument"];
                 };
             };
-            /** @description It goes on; the mission's events tell what becomes of it. */
+            /** @description It continues; the mission's events show the outcome. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -5384,7 +5384,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             201: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5428,7 +5428,7 @@ export interface operations {
             /** @description The status of a mission, printed by `run`, `fork` and every command that changes a mission. `failures` are the failed checks or the failed agent of a mission that is not promoted, `next` the commands that make sense now. `warnings` are inspection's warnings about its last tree. `known_failures` and `flaky` are from the last verdict on that tree: failures that the base has too, and tests that both passed and failed. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5460,7 +5460,7 @@ export interface operations {
             /** @description The notes of all reviewers of a mission's change, the newest first. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5499,7 +5499,7 @@ export interface operations {
             /** @description One person's decisions on a mission's change, by the ids of its hunks, with comments. These are notes: they restore or promote nothing and are not sent to an agent. `tree` is the tree seen last, "" if unknown; hunks that a later round does not change keep their ids. `revision` is 0 if nothing is stored. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5554,7 +5554,7 @@ export interface operations {
             /** @description One person's decisions on a mission's change, by the ids of its hunks, with comments. These are notes: they restore or promote nothing and are not sent to an agent. `tree` is the tree seen last, "" if unknown; hunks that a later round does not change keep their ids. `revision` is 0 if nothing is stored. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5592,7 +5592,7 @@ export interface operations {
             /** @description `mission diff`, `checkpoint diff`: two trees and their difference; without the patch if `--stat` is given. A patch that is not UTF-8 is encoded as base64, as `patch_encoding` says, so that no byte is lost. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5636,7 +5636,7 @@ export interface operations {
             /** @description One file in two trees: both texts, null if missing or larger than 1 MB, and the patch. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5675,7 +5675,7 @@ export interface operations {
             /** @description `checkpoint list`: the oldest first. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5715,7 +5715,7 @@ export interface operations {
             /** @description `checkpoint show`: one checkpoint, and the line counts by which its files differ from the base. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5754,7 +5754,7 @@ export interface operations {
             /** @description The artifacts of a mission, the oldest first. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5795,7 +5795,7 @@ export interface operations {
             /** @description One artifact with its content: text if `encoding` is `utf-8`, otherwise base64. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5849,7 +5849,7 @@ export interface operations {
             /** @description `checkpoint restore`, `checkpoint undo`: the plan and, once carried out, the new last checkpoint. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5857,7 +5857,7 @@ export interface operations {
                     "application/json": components["schemas"]["RestoreDocument"];
                 };
             };
-            /** @description It goes on; the mission's events tell what becomes of it. */
+            /** @description It continues; the mission's events show the outcome. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -5897,7 +5897,7 @@ export interface operations {
             /** @description `checkpoint restore`, `checkpoint undo`: the plan and, once carried out, the new last checkpoint. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5905,7 +5905,7 @@ export interface operations {
                     "application/json": components["schemas"]["RestoreDocument"];
                 };
             };
-            /** @description It goes on; the mission's events tell what becomes of it. */
+            /** @description It continues; the mission's events show the outcome. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -5938,7 +5938,7 @@ export interface operations {
             /** @description Built-in mutable sequence. If no argument is given, the constructor creates a new empty list. The argument must be an iterable if specified. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -5977,7 +5977,7 @@ export interface operations {
             /** @description One action: its arguments, status with reasons, and result. Times are ISO 8601 in UTC, "" for not yet. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6018,7 +6018,7 @@ export interface operations {
             /** @description An action's output from an offset on; `next` is the offset to continue at, `status` the action's status. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6057,7 +6057,7 @@ export interface operations {
             /** @description One action: its arguments, status with reasons, and result. Times are ISO 8601 in UTC, "" for not yet. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6096,7 +6096,7 @@ export interface operations {
             /** @description One action: its arguments, status with reasons, and result. Times are ISO 8601 in UTC, "" for not yet. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6135,7 +6135,7 @@ export interface operations {
             /** @description Whether each agent can work. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6143,7 +6143,7 @@ export interface operations {
                     "application/json": components["schemas"]["AgentProbes"];
                 };
             };
-            /** @description It goes on; the mission's events tell what becomes of it. */
+            /** @description It continues; the mission's events show the outcome. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -6185,7 +6185,7 @@ export interface operations {
             /** @description The results of probing models. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6193,7 +6193,7 @@ export interface operations {
                     "application/json": components["schemas"]["ModelProbes"];
                 };
             };
-            /** @description It goes on; the mission's events tell what becomes of it. */
+            /** @description It continues; the mission's events show the outcome. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -6226,7 +6226,7 @@ export interface operations {
             /** @description The models of the catalogue, of one provider or of all. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6265,7 +6265,7 @@ export interface operations {
             /** @description The rules in force; `digest` changes when any of them changes. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6302,7 +6302,7 @@ export interface operations {
             /** @description The facts available to rules, as a Cedar schema. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6358,7 +6358,7 @@ export interface operations {
             /** @description The decision on an action: the strongest of its parts, named by `subject`. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6388,7 +6388,7 @@ export interface operations {
             /** @description All registered repositories. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6431,7 +6431,7 @@ export interface operations {
             /** @description The settings that a mission started now would use. `checks_from` is `configured`, `detected` or `none`. Its agent would start in `directory`, "." at the top of the repository. */
             201: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6463,7 +6463,7 @@ export interface operations {
             /** @description The settings that a mission started now would use. `checks_from` is `configured`, `detected` or `none`. Its agent would start in `directory`, "." at the top of the repository. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6502,7 +6502,7 @@ export interface operations {
             /** @description The available agents, and other installed coding agents. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6541,7 +6541,7 @@ export interface operations {
             /** @description All roles, the directory of the user's roles, and configured names without a role. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6578,7 +6578,7 @@ export interface operations {
             /** @description All teams, and the directory of the user's teams. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6617,7 +6617,7 @@ export interface operations {
             /** @description The configured models, otherwise the detected ones. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6657,7 +6657,7 @@ export interface operations {
             /** @description `stats`: the missions of one project (`project`), or of all, created at `since` or later. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6697,7 +6697,7 @@ export interface operations {
             /** @description `model stats`: one entry for each model, provider and address called. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6737,7 +6737,7 @@ export interface operations {
             /** @description Every key with its value. `origins` is absent unless requested; `untrusted` keys are not in force. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6778,7 +6778,7 @@ export interface operations {
             /** @description A model for `--model`. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6819,7 +6819,7 @@ export interface operations {
             /** @description A role as it is in force; `works` lists the sources of its agent and model, the deciding one first. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6859,7 +6859,7 @@ export interface operations {
             /** @description `model invoice`: the calls in the order in which they ended, for comparison with a provider's invoice. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6898,7 +6898,7 @@ export interface operations {
             /** @description `audit provenance`: every commit that a mission's branch was moved to, with its signed statement. `statement` is the content of the envelope; both are null without a note. `problems` are those of all commits. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6935,7 +6935,7 @@ export interface operations {
             /** @description The running system: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -6972,7 +6972,7 @@ export interface operations {
             /** @description `alerts`: the raised alerts, and the ended ones, the newest first; `looked`: `up` last looked then. `watched`: that was less than a minute ago. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7009,7 +7009,7 @@ export interface operations {
             /** @description `alerts test`: the channels of a trial notice, and the results. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7050,7 +7050,7 @@ export interface operations {
             /** @description The extent of an audit, and the differences from the written log; `keys` signed the valid heads. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7080,7 +7080,7 @@ export interface operations {
             /** @description A session as its browser sees it; each use extends `expires`. `accounts` says whether any account exists, so that a login page knows whether to ask for a name. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7184,7 +7184,7 @@ export interface operations {
             /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7214,7 +7214,7 @@ export interface operations {
             /** @description All accounts by name. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7260,7 +7260,7 @@ export interface operations {
             /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
             201: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7292,7 +7292,7 @@ export interface operations {
             /** @description An account that was removed, together with its sessions and tokens. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7335,7 +7335,7 @@ export interface operations {
             /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7368,7 +7368,7 @@ export interface operations {
             /** @description Tokens, the oldest first, including expired and revoked ones. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7416,7 +7416,7 @@ export interface operations {
             /** @description A new token; `secret` is shown here and never again. */
             201: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7448,7 +7448,7 @@ export interface operations {
             /** @description A token without its secret; `last_used` and `revoked` are null for not yet. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };
@@ -7481,7 +7481,7 @@ export interface operations {
             /** @description Lines of the access log, the newest first; `next` is the `before` of the next page, null at the end. */
             200: {
                 headers: {
-                    /** @description Tells this content from any other. */
+                    /** @description Identifies this content. */
                     ETag?: string;
                     [name: string]: unknown;
                 };

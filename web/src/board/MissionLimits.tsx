@@ -53,7 +53,7 @@ export function MissionLimits({ wish, problems, onChange }: Props) {
         <summary>Checks and bounds</summary>
         <div className="stack">
           <TextField label="Base" placeholder="HEAD" {...text("base")} />
-          <TextArea label="Checks besides those of the project" {...lines("checks")} />
+          <TextArea label="Checks in addition to the project's" {...lines("checks")} />
           <TextArea label="Only these paths may change" {...lines("allow")} />
           <TextArea label="These paths may not change" {...lines("forbid")} />
         </div>

@@ -47,7 +47,7 @@ export function MissionHeader({ mission, title }: { mission: MissionDetails; tit
           ))}
           {cause && (
             <p className="soft wrap">
-              <strong>What helps:</strong> <Message text={cause.remedy} />
+              <strong>Remedy:</strong> <Message text={cause.remedy} />
             </p>
           )}
         </div>

@@ -13,7 +13,7 @@ export function Overview({ mission }: { mission: MissionDetails }) {
       <div className="stack">
         {damaged.length > 0 && (
           <p className="card bad">
-            Its log is damaged in {damaged.length} places, and nobody goes on with it. Run chargehand audit verify {mission.mission}.
+            Its log is damaged in {damaged.length} places, and no worker continues it. Run chargehand audit verify {mission.mission}.
           </p>
         )}
         <section className="card stack">

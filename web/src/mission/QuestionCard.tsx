@@ -25,7 +25,7 @@ export function QuestionCard({ mission, question }: { mission: string; question:
     setError("");
     try {
       await post(`${missionPath(mission)}/answer`, { text: words, question: question.id });
-      toast("Answered. The mission goes on.");
+      toast("Answered. The mission continues.");
     } catch (failure) {
       const words = failure instanceof ApiError ? `${failure.message} ${failure.hint}`.trim() : String(failure);
       // If another person answered first, the question and this card disappear in a moment.

@@ -17,10 +17,10 @@ export default function ReportTab({ mission }: { mission: MissionDetails }) {
             <DownloadButton path={`${missionPath(mission.mission)}/report?format=markdown`} name={`${mission.mission}.md`}>
               Download as Markdown
             </DownloadButton>
-            {!report.final && <span className="soft">It is not over yet: this is how it stands.</span>}
+            {!report.final && <span className="soft">Not final: this is its present state.</span>}
           </p>
-          <Events title="Who decided what" events={report.decisions} none="Nobody had to decide anything." />
-          <Events title="What broke in" events={report.interruptions} none="Nothing interrupted it." />
+          <Events title="Decisions" events={report.decisions} none="No decision was needed." />
+          <Events title="Interruptions" events={report.interruptions} none="Nothing interrupted it." />
           <Undo report={report} />
           <Evidence report={report} />
         </div>

@@ -5,7 +5,7 @@ import { count } from "../format";
 
 export function RollbackPreview({ mission, branch }: { mission: string; branch: string | null }) {
   return (
-    <Loaded query={useQuery(rollbackQuery(mission))} label="Working out what it would do">
+    <Loaded query={useQuery(rollbackQuery(mission))} label="Computing the changes">
       {({ plan, ref }) => (
         <details open={plan.paths.length <= 8}>
           <summary>

@@ -76,7 +76,7 @@ function Content({ mission, seq }: { mission: string; seq: number }) {
     <Loaded query={useQuery(eventContentQuery(mission, seq))} label="Loading the event">
       {(payload) =>
         payload === null ? (
-          <p className="soft">Its content is too long for this page, or was erased: chargehand mission log {mission} --json has what is kept.</p>
+          <p className="soft">Its content is too long for this page, or was erased: chargehand mission log {mission} --json shows the stored part.</p>
         ) : (
           <pre className="code">{plainText(JSON.stringify(payload, null, 2))}</pre>
         )

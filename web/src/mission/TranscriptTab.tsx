@@ -23,7 +23,7 @@ export default function TranscriptTab({ mission }: { mission: MissionDetails }) 
     <Loaded query={query} label="Loading the transcript">
       {() =>
         lines.length === 0 ? (
-          <EmptyState title="Nothing was said yet.">
+          <EmptyState title="No messages yet.">
             <p className="soft">Only agents that Chargehand can listen to have a transcript.</p>
           </EmptyState>
         ) : (

@@ -4,7 +4,7 @@ import { Status } from "../design/Status";
 import { duration, plainText, shortCommit } from "../format";
 import { ArtifactLink } from "./ArtifactLink";
 
-const SCOPES = { base: "Before: the base", attempt: "What an attempt left", merged: "Merged with the branch" } as const;
+const SCOPES = { base: "Before: the base", attempt: "Result of an attempt", merged: "Merged with the branch" } as const;
 
 export function Verdicts({ verdicts }: { verdicts: readonly Verdict[] }) {
   return (

@@ -33,7 +33,7 @@ export const ACTIONS: readonly Action[] = [
     id: "promote",
     label: "Promote",
     consequence:
-      "What the agent left becomes a branch of the repository, on your word. This cannot override a failed check.",
+      "The agent's result becomes a branch of the repository, with your approval. This cannot override a failed check.",
     fields: [{ name: "reason", label: "Why", kind: "line", hint: "It is recorded." }],
     bindsTree: true,
     when: (mission) => (mission.status === "waiting" && !isOpen(mission.question) && !mission.waiting.length) || offers(mission, "promote"),
@@ -41,24 +41,24 @@ export const ACTIONS: readonly Action[] = [
   {
     id: "resume",
     label: "Resume",
-    consequence: "It goes on from its last recorded step.",
+    consequence: "It continues from its last recorded step.",
     fields: [
       { name: "step", label: "Only until its next step", kind: "check" },
-      { name: "to_end", label: "Pause at none of its breakpoints any more", kind: "check" },
+      { name: "to_end", label: "Ignore its remaining breakpoints", kind: "check" },
     ],
     when: (mission) => mission.status === "paused" || offers(mission, "resume"),
   },
   {
     id: "pause",
     label: "Pause",
-    consequence: "Nothing of it runs until it is resumed. Nothing is lost.",
+    consequence: "It is frozen until it is resumed. Nothing is lost.",
     fields: [{ name: "reason", label: "Why", kind: "line", hint: "It is recorded." }],
     when: status("planned", "running"),
   },
   {
     id: "send",
     label: "Send a message",
-    consequence: "The agent gets it with its next step, or with its next attempt where it cannot listen.",
+    consequence: "The agent gets it with its next step, or with its next attempt if it cannot listen.",
     fields: [
       { name: "text", label: "Message", kind: "text", required: true },
       { name: "critical", label: "Critical: freeze the agent and ask me if it is not acknowledged in 10 s", kind: "check" },
@@ -68,18 +68,18 @@ export const ACTIONS: readonly Action[] = [
   {
     id: "continue",
     label: "Continue",
-    consequence: "Another attempt follows on what was left; after a promotion, a new mission on top of it.",
+    consequence: "Another attempt continues from its result; after a promotion, a new mission starts from its commit.",
     fields: [{ name: "request", label: "What is still to be done", kind: "text", required: true }],
     when: status("refused", "exhausted", "failed", "cancelled", "promoted"),
   },
   {
     id: "fork",
     label: "Fork",
-    consequence: "A new mission takes over everything up to one reply and goes its own way from there. This one stays as it is.",
+    consequence: "A new mission takes over everything up to one reply and continues differently from there. This one stays as it is.",
     fields: [
-      { name: "at", label: "Reply", kind: "line", hint: "As in the transcript, such as 1.4; the last one without." },
+      { name: "at", label: "Reply", kind: "line", hint: "As in the transcript, such as 1.4; empty: the last reply." },
       { name: "model", label: "Model from there on", kind: "line" },
-      { name: "reply", label: "Reply to go on with instead of asking a model", kind: "text" },
+      { name: "reply", label: "Reply to use instead of asking a model", kind: "text" },
     ],
     when: (mission) => mission.attempts.some((attempt) => attempt.agent === "native"),
   },
@@ -93,14 +93,14 @@ export const ACTIONS: readonly Action[] = [
   {
     id: "cancel",
     label: "Cancel",
-    consequence: "It ends now, with all its tasks, and nothing of it is promoted. What it did stays in its checkpoints.",
+    consequence: "It ends now, with all its tasks, without a promotion. Its work stays in its checkpoints.",
     danger: true,
     when: status("planned", "running", "waiting", "paused"),
   },
   {
     id: "discard",
     label: "Discard",
-    consequence: "It is settled as not wanted. Its checkpoints stay until they are cleaned up.",
+    consequence: "It is discarded. Its checkpoints stay until they are cleaned up.",
     danger: true,
     fields: [{ name: "reason", label: "Why", kind: "line", hint: "It is recorded." }],
     when: status("waiting", "paused", "refused", "failed", "exhausted", "cancelled"),

@@ -16,7 +16,7 @@ export function FeedNotice() {
     <div className="feed-notice" role="status" aria-live="polite">
       {shown && (
         <p>
-          <Icon name="running" spin /> Reconnecting… What you see may be old until the server answers.
+          <Icon name="running" spin /> Reconnecting… The page may be out of date until the server answers.
         </p>
       )}
     </div>

@@ -25,7 +25,7 @@ export function useCommands(open: (what: Open) => void): Command[] {
       { title: "Go to settings", keys: "g c", run: go("/settings") },
       { title: "Go to accounts and tokens", keys: "g u", run: go("/accounts") },
       { title: "New mission", keys: "c", run: () => open("new") },
-      { title: "Show only what needs you", keys: "g w", run: () => void navigate({ to: "/", search: { status: "waiting" } }) },
+      { title: "Show only missions that need you", keys: "g w", run: () => void navigate({ to: "/", search: { status: "waiting" } }) },
       { title: "Find a mission or a command", keys: "/", run: () => open("palette") },
       { title: "Keyboard help", keys: "?", run: () => open("help") },
       { title: "Switch between light and dark", keys: "t", run: toggleTheme },

@@ -43,7 +43,7 @@ function Missions({ figures: { missions, attempts, agents } }: { figures: Statis
   return (
     <>
       <div className="charts">
-        <Chart title={`How missions stand: ${missions.total} in all`} none="There are no missions." bars={statuses.map(([status, value]) => ({ label: lookOf(status).label, value, shown: String(value) }))} />
+        <Chart title={`Missions by status: ${missions.total} in total`} none="There are no missions." bars={statuses.map(([status, value]) => ({ label: lookOf(status).label, value, shown: String(value) }))} />
         <Chart
           title="Cost by agent"
           none="No attempt has ended."

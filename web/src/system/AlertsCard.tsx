@@ -38,7 +38,7 @@ function Alerts({ alerts }: { alerts: AlertsDocument }) {
           row.when,
           row.count,
         ])}
-        none="No alert is raised, and none was."
+        none="No alert is raised now, or was before."
       >
         {notice && <p className="soft small wrap">{notice}</p>}
         {canAct && <Trial />}

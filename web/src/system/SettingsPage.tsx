@@ -13,7 +13,7 @@ export default function SettingsPage() {
   return (
     <Page title="Settings">
       <p className="soft">
-        What is in force, and where it comes from. Change it with <code>chargehand config set KEY VALUE</code> on the machine of the server.
+        The settings in force, with their sources. Change them with <code>chargehand config set KEY VALUE</code> on the machine of the server.
       </p>
       <Select
         label="As seen from"

@@ -57,7 +57,7 @@ function Now({ system }: { system: SystemView }) {
       />
       <p className="soft small wrap">
         Version {system.version}, state in <code>{system.home}</code>, {count(system.position, "event")} in all logs.{" "}
-        <a href="/licenses.txt">Licenses of what these pages hold</a>
+        <a href="/licenses.txt">Licenses of the packages in these pages</a>
       </p>
     </>
   );
@@ -94,7 +94,7 @@ function Figures({ figures: { missions, rates, attempts, causes } }: { figures: 
       </section>
       <DataTable
         caption="Why missions did not succeed"
-        heads={["Cause", "Missions #", "Attempts #", "What helps"]}
+        heads={["Cause", "Missions #", "Attempts #", "Remedy"]}
         rows={causes.map((cause) => [cause.code ?? cause.class, cause.missions, cause.attempts, cause.remedy])}
         none="None has ended without success."
       />

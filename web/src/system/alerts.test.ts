@@ -29,7 +29,7 @@ test("what is raised comes first, then the last that ended", () => {
 
 test("what keeps alerts from being raised or told is said", () => {
   expect(watchNotice(alerts(), NOW)).toBe("");
-  expect(watchNotice(alerts({ watched: false, looked: null }), NOW)).toBe("Nobody looks at the moment: what is shown may be old.");
+  expect(watchNotice(alerts({ watched: false, looked: null }), NOW)).toBe("Thresholds are not checked now: this list may be out of date.");
   const channels = [
     { channel: "webhook", problem: "the answer was 404" },
     { channel: "mail", problem: null },

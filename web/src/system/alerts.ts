@@ -25,7 +25,7 @@ export function watchNotice(alerts: AlertsDocument, now: number): string {
   const failing = alerts.channels.filter((channel) => channel.problem !== null);
   const looked = alerts.looked === null ? "" : `, the last time ${ago(alerts.looked, now)}`;
   return [
-    ...(alerts.watched ? [] : [`Nobody looks at the moment${looked}: what is shown may be old.`]),
+    ...(alerts.watched ? [] : [`Thresholds are not checked now${looked}: this list may be out of date.`]),
     ...failing.map((channel) => `Notices by ${channel.channel} do not arrive: ${plainText(channel.problem ?? "")}.`),
   ].join(" ");
 }

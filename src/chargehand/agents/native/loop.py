@@ -84,7 +84,7 @@ from chargehand.core.messages import ClarificationRequest, Message, ProgressRepo
 # Replies of one attempt: far more than productive work needs.
 _MOST_TURNS = 300
 _ROLLED_BACK = "The files were set back to how they were before that began. Take another way."
-_PROGRESS_NOTED = "noted; the work goes on: call finish again, with status success or failure, at its end"
+_PROGRESS_NOTED = "noted; the work continues: call finish again, with status success or failure, at its end"
 _LONGEST_REASON = 1000
 _INSTRUCTION_BYTES = 20_000
 
@@ -365,7 +365,7 @@ class _AttemptLoop:
         model = self._requester.models.get(output["model"])
         most = model.max_output if model is not None else None
         # The gateway lowers the limit to an affordable one; a provider may have a lower limit itself.
-        money = " What is left of the budget may have lowered the limit." if most and 0 < wrote < most else ""
+        money = " The remaining budget may have lowered the limit." if most and 0 < wrote < most else ""
         return cut_message(wrote, lowered=money)
 
     # --- 2. and 3. Its calls

@@ -193,7 +193,7 @@ class _UnifiedReader:
         half = len(words) // 2
         old, new = _strip_prefixes(_unquoted_path(words[:half]), _unquoted_path(words[half + 1 :]))
         if old != new:
-            raise self._problem("no '--- a/path' and '+++ b/path' lines tell the path", back=1)
+            raise self._problem("no '--- a/path' and '+++ b/path' lines name the path", back=1)
         return old, new
 
     def _read_hunk(self) -> PatchHunk:

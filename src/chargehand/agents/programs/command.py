@@ -35,7 +35,7 @@ _LIMITS: Mapping[LimitName, str] = {
     "memory": "memory (sandbox.memory_mb)",
     "file_size": "the size of a file (sandbox.file_mb)",
     "processes": "processes (sandbox.processes)",
-    "disk": "what may be written (sandbox.disk_mb)",
+    "disk": "the limit of written data (sandbox.disk_mb)",
     "files": "how many files may be written (sandbox.files)",
 }
 

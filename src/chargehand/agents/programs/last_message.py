@@ -42,7 +42,7 @@ _SHOWN = 1_000
 _UNREADABLE = (
     "The message that you left in the file that $CHARGEHAND_MESSAGE names could not be read, so your work has not "
     "ended: {problem}\n\n"
-    "Write the whole file anew, as one JSON object with nothing around it, of {forms} (a `?` marks what may be "
+    "Write the whole file again, as one JSON object with nothing around it, of {forms} (a `?` marks what may be "
     "left out):\n\n{lines}\n\n"
     "Say in it what you meant to say. What you did is kept: change nothing else, and end."
 )
@@ -141,7 +141,7 @@ class MessageRepairs:
         left = text.replace("\0", "").strip()
         if not left:
             return words
-        return f"{words}\n\nWhat is there now begins:\n\n{left if len(left) <= _SHOWN else f'{left[:_SHOWN]}…'}"
+        return f"{words}\n\nThe present content begins:\n\n{left if len(left) <= _SHOWN else f'{left[:_SHOWN]}…'}"
 
     async def conclude(self, outcome: AgentOutcome, *, why_not: str = "") -> AgentOutcome:
         """Return the outcome of an attempt's last run together with its program's message.

@@ -235,7 +235,7 @@ async def _find_remote_tip(work: ActionContext, depot: Depot, remote: Remote, br
         raise RepositoryError(
             f"remote {remote.name!r} at {remote.shown_url!r} did not answer",
             code="remote_unreachable",
-            hint="the action's log holds what git printed",
+            hint="the action's log has git's output",
         )
     # ls-remote matches the end of a ref: `refs/x/refs/heads/main` is listed too.
     tips = (line.partition("\t") for line in found)
@@ -257,7 +257,7 @@ async def merge(work: ActionContext) -> ActionResult:
         base = state.first_base
         if base is None or base.branch is None:
             raise UsageError(
-                f"mission {work.mission!r} started from no branch", hint="name what to merge with: REMOTE/BRANCH"
+                f"mission {work.mission!r} started from no branch", hint="name the branch to merge: REMOTE/BRANCH"
             )
         named = f"{_HEADS}{base.branch}"
     tip = await asyncio.to_thread(find_tip, depot, str(named))

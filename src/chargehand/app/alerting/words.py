@@ -50,7 +50,7 @@ _WORDS: Mapping[str, tuple[str, Callable[[Alert], str]]] = {
     "validation_slow": (
         "slow validations",
         lambda alert: (
-            f"A validation took {_seconds(alert.value)} beside the project's own commands,"
+            f"A validation took {_seconds(alert.value)} in addition to the project's commands,"
             f" more than {_seconds(alert.limit)}."
         ),
     ),
@@ -145,7 +145,7 @@ def prometheus_rules(thresholds: Mapping[str, Threshold]) -> str:
             "alert": "ChargehandNotWatched",
             "expr": f"time() - {LOOK_METRIC} > {_UNWATCHED_SECONDS}",
             "labels": {"severity": "warning"},
-            "annotations": {"summary": "chargehand up looks at nothing on {{ $labels.instance }}"},
+            "annotations": {"summary": "chargehand up does not watch {{ $labels.instance }}"},
         }
     )
     groups = {"groups": [{"name": "chargehand", "rules": rules}]}

@@ -348,9 +348,9 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
             problem, hint = f"not a rule for hosts ({error.message.rpartition(': ')[2]})", error.hint
     elif key.form == "http" and not _is_plain_address(item):
         problem = "not a plain http address"
-        hint = "write 'https://example.org/v1', without user, password, '?' and '#'; key names what holds the key"
+        hint = "write 'https://example.org/v1', without user, password, '?' and '#'; 'key' names the secret"
     elif key.form == "variable" and not problem and Redactor().text(text := item.partition("=")[2]) != text:
-        problem = "a variable that seems to hold a secret"
+        problem = "a variable that seems to contain a secret"
         hint = "sandboxes get no secrets: the agent could read them"
     if not problem:
         return
@@ -393,7 +393,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "area",
         late_pattern(r"[^!].*", re.DOTALL),
         "a negated pattern",
-        "list what may not be changed in project.forbid",
+        "list paths that must not change in project.forbid",
     ),
     (
         "area",

@@ -341,7 +341,7 @@ class _Merge:
         return given
 
     def _mark_untrusted(self, name: str, theirs: SourcedValue, *, host: bool) -> None:
-        reason = "runs on the host: there is no sandbox" if host else "is wider than what you allow"
+        reason = "runs on the host: there is no sandbox" if host else "is wider than you allow"
         value = format_value(theirs.value)
         self.untrusted.append(UntrustedKey(key=name, value=value, place=theirs.place, reason=reason))
 

@@ -228,10 +228,10 @@ def _read_entries(document: _Document, section: str, entries: dict[str, Any]) ->
 def check_agent(name: str, kind: object, *, has: Collection[str], place: str) -> None:
     """Raise `ConfigError` if an agent's kind and its other keys (`has`) contradict each other."""
     if kind in ("native", "patch") and "command" in has:
-        hint = 'take the command out, or write kind = "command"'
+        hint = 'remove the command, or write kind = "command"'
         raise config_error(place, f"agent {name!r} is {kind} and has a command", hint)
     if kind == "cli" and "cli" not in has:
-        raise config_error(place, f"agent {name!r} does not say which CLI it is", 'add cli = "claude", or another')
+        raise config_error(place, f"agent {name!r} does not name its CLI", 'add cli = "claude", or another')
     if kind == "acp" and not {"command", "cli"} & set(has):
         hint = 'add command = ["program", "argument", …], or cli = "opencode" for a known one'
         raise config_error(place, f"agent {name!r} has no command", hint)
@@ -241,5 +241,5 @@ def check_agent(name: str, kind: object, *, has: Collection[str], place: str) ->
     for key, kinds in (("cli", ("cli", "acp")), ("patch", ("patch",)), ("mcp", ("native",))):
         if key in has and kind not in kinds:
             raise config_error(
-                place, f"agent {name!r} is {kind} and has {key}", f'write kind = "{kinds[0]}", or take it out'
+                place, f"agent {name!r} is {kind} and has {key}", f'write kind = "{kinds[0]}", or remove it'
             )

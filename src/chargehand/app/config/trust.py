@@ -56,6 +56,4 @@ def require_trust(resolved: ResolvedConfig) -> None:
     if not trust_needed(resolved):
         return
     keys = "; ".join(describe_untrusted(resolved))
-    raise WaitingError(
-        f"chargehand.toml asks for more than it may have untrusted: {keys}", code="trust_needed", hint=TRUST_HINT
-    )
+    raise WaitingError(f"chargehand.toml needs trust for: {keys}", code="trust_needed", hint=TRUST_HINT)

@@ -51,7 +51,7 @@ _REPLIES: tuple[tuple[int, str, ScriptedReply], ...] = (
         1,
         "Fix the discount",
         _reply(
-            "I look at the code first, and at who uses it.",
+            "First I read the code and find its callers.",
             _call("read", path="shop/cart.py"),
             _call("search", pattern=r"discounted\("),
             used=(1520, 74),
@@ -91,7 +91,7 @@ SCRIPT = Script(
         replace(line, attempt=attempt, expect=(heard,))
         for line, (attempt, heard, _) in zip(_LINES, _REPLIES, strict=True)
     ),
-    note="what the model of `chargehand demo` says",
+    note="replies of the model of `chargehand demo`",
 )
 # The reply to the report of the failures.
 FORK_AT = ForkPoint(attempt=2, turn=1)

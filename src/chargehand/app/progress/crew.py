@@ -205,7 +205,7 @@ def _need_of_child(facts: CrewFacts, child: MissionSummary, *, alone: bool) -> P
 def _answer(asked: Question, task: str, words: tuple[str, ...], why: str) -> PersonNeed:
     choices = ", ".join(asked.options)
     if asked.options and not asked.closed:
-        choices += ", or words of your own"
+        choices += ", or your own words"
     if asked.deadline:
         choices = "; ".join(filter(None, (choices, asked.deadline)))
     given = asked.options[0] if asked.options else "TEXT"
@@ -253,7 +253,7 @@ def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str])
             at_once = facts.state.plan.plan.at_once
             return (
                 "next",
-                f"begins when one of {at_once} places is free" if at_once else "begins when there is room",
+                f"begins when one of {at_once} places is free" if at_once else "starts when a place is free",
                 "",
             )
         more = len(open_) - _MOST_NAMED
@@ -266,7 +266,7 @@ def _stand(facts: CrewFacts, task: Task, known: TaskProgress, waiting: set[str])
         # Its missions have ended, and the coordinator has not decided yet: it judges the tree that it merges.
         recorded = bool(missions) and all(run.mission in facts.children for run in known.current)
         if recorded:
-            return "merging", "its result is judged and merged" if good else "what is tried next is decided", ""
+            return "merging", "its result is judged and merged" if good else "choosing what to try next", ""
         return "queued", "begins", ""
     since = min(each.created for each in under_way)
     if all(each.status == "planned" for each in under_way):
@@ -304,7 +304,7 @@ def _tell_work(facts: CrewFacts, task: Task, known: TaskProgress, under_way: lis
     elif first.status == "planned":
         step = "queued"
     elif first.status != "running":
-        step = "a worker goes on with it"
+        step = "waiting for a worker to resume it"
     else:
         purpose = facts.steps.get(first.id, "")
         step = _STEPS.get(purpose, purpose) or "preparing"

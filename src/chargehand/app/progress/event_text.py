@@ -118,7 +118,7 @@ def describe_event(event: Event) -> str:
             return "(erased)"
         return "(damaged)" if is_damaged(event) else "(from a later version)"
     if isinstance(payload, CoordinatorWoken) and payload.mission == event.mission and not payload.idle_since:
-        return "looks again: its moment has come, or a person changed something"
+        return "checks again: its time has come, or a person changed something"
     return describe(payload)
 
 
@@ -153,7 +153,7 @@ def _describe_mission(event: Payload) -> str | None:
         case MissionQueued():
             return f"waits: {event.reason.message}"
         case MissionAllowed():
-            return f"{event.identity} let it start beside {_shorten(', '.join(event.beside))}"
+            return f"{event.identity} let it start alongside {_shorten(', '.join(event.beside))}"
         case MissionAdmitted():
             return f"started after {event.seconds:.1f} s in the queue"
         case MissionFinished():
@@ -166,8 +166,8 @@ _RUNGS = {
     "first": "",
     "approach": ", another approach",
     "model": ", another model",
-    "best_of": ", several side by side",
-    "returned": ", with what is wrong with its result",
+    "best_of": ", several in parallel",
+    "returned": ", with the problems of its result",
     "loop": ", once more",
     "person": ", as a person said",
 }
@@ -200,7 +200,7 @@ def _describe_plan(event: Payload) -> str | None:
             return f"waits for {tasks if event.tasks else 'its planner'}"
         case CoordinatorWoken():
             idle = (
-                f"no worker was at work since {event.idle_since[:19].replace('T', ' ')} UTC: its clock stood still"
+                f"no worker was active since {event.idle_since[:19].replace('T', ' ')} UTC: its clock was stopped"
             )
             return idle if event.idle_since else f"news of {event.mission}"
     return None
@@ -216,7 +216,9 @@ def _describe_planning(event: Payload) -> str | None:
             why = f"cannot be used: {event.reason.message}" if event.reason is not None else "can be used"
             return f"the plan of {event.mission} {why}"
         case TaskAllowed():
-            return f"{event.identity} let task {event.task} begin beside {', '.join(event.beside) or 'the others'}"
+            return (
+                f"{event.identity} let task {event.task} begin alongside {', '.join(event.beside) or 'the others'}"
+            )
         case ReviewStarted():
             return f"task {event.task} is reviewed in the role {event.role}: {event.mission}"
         case TaskReviewed():
@@ -226,7 +228,7 @@ def _describe_planning(event: Payload) -> str | None:
             return f"task {event.task} leaves notes for {', '.join(event.notes)}"
         case TaskDelegated():
             if event.refused is not None:
-                return f"what task {event.task} hands on is refused: {event.refused.message}"
+                return f"the parts that task {event.task} hands on are refused: {event.refused.message}"
             return f"task {event.task} hands on {', '.join(event.tasks)}"
     return None
 
@@ -303,11 +305,11 @@ def _describe_question(event: Payload) -> str | None:
             return f"{whose}needs a person's decision{_reasons(event.reasons)}{until}"
         case QuestionExpired():
             then = f"{event.default!r} is taken as the answer" if event.default else "a person is needed"
-            return f"nobody answered in time: {then}"
+            return f"no answer in time: {then}"
         case QuestionAnswered():
             if event.identity == CLOCK:
                 what = (
-                    "there is room on the disk" if event.question.startswith("disk/") else "quota is expected back"
+                    "the disk has space again" if event.question.startswith("disk/") else "quota is expected back"
                 )
                 return f"{what}: resuming"
             return f"{event.identity} answers: {_first_line(event.text)}"
@@ -440,7 +442,7 @@ def _describe_result(event: Payload) -> str | None:
         case MergeConflicted():
             named = ", ".join(f"{shown_path(each.path)} ({each.kind})" for each in event.conflicts[:5])
             paths = "1 path conflicts" if event.count == 1 else f"{event.count} paths conflict"
-            branch = event.branch or "what was merged since"
+            branch = event.branch or "later merges"
             return _shorten(f"{paths} with {branch} @ {event.commit[:12]}: {named}")
         case PromotionDone():
             return f"promoted to {event.commit[:12]}"

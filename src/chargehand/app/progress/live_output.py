@@ -41,7 +41,7 @@ _LIMIT_BYTES = 10_000_000
 CHECK_STREAM = "check"
 # Bytes of one stored line: 10,000 characters, each possibly escaped, and its time.
 LONGEST_RECORD = 100_000
-_CUT_OFF = "(the output is longer than 10 MB; what follows is not kept)"
+_CUT_OFF = "(the output exceeds 10 MB; the rest is not kept)"
 
 
 class OutputWriter:

@@ -190,7 +190,7 @@ def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | N
     own = _OWN_ADDRESS.get(config.provider)
     if own is None:
         raise ConfigError(
-            f"model {name!r}: {config.provider} has no address of its own",
+            f"model {name!r}: {config.provider} has no default address",
             code="no_base_url",
             hint=f"chargehand config set models.{name}.base_url https://HOST/v1",
         )
@@ -242,7 +242,7 @@ def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
     if key:
         return key
     raise ConfigError(
-        f"model {name!r} needs the key {wanted}, which is neither kept nor in the environment",
+        f"model {name!r} needs the key {wanted}, which is neither stored nor in the environment",
         code="no_key",
         hint=f"chargehand secret set {wanted}, or export {wanted}=…",
     )

@@ -78,16 +78,16 @@ def save_review(
     content = msgspec.json.encode(notes)
     if len(content) > _LONGEST:
         raise UsageError(
-            f"these notes have {len(content)} bytes, and at most {_LONGEST} are kept",
+            f"these notes have {len(content)} bytes, and at most {_LONGEST} are stored",
             code="review_too_long",
-            hint="send the agent what is commented so far, and go on with the rest",
+            hint="send the agent the comments so far, then continue",
         )
     row = reader.store.reviews.save(mission, user, revision=revision, content=content)
     if row is None:
         raise RefusedError(
             f"the notes of {user} on {mission} are of another revision than {revision}: another tab wrote them",
             code="review_changed",
-            hint="read them again, and put in what you changed",
+            hint="read them again and repeat your changes",
         )
     return _document(mission, row)
 

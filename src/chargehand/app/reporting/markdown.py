@@ -22,7 +22,7 @@ _DECISIONS = {
     "question.answered": "answered",
     "message.sent": "sent a message",
     "mission.paused": "paused it",
-    "mission.resumed": "let it go on",
+    "mission.resumed": "resumed it",
     "mission.cancel_asked": "cancelled it",
 }
 
@@ -63,8 +63,8 @@ def render_report(report: MissionReport) -> str:
         ("What was done", _tell_changes(report)),
         ("Checks that judged the promoted tree", _tell_checks(report)),
         *((("Tasks", _tell_tasks(report)),) if report.tasks else ()),
-        ("Attempts, and what was refused", _tell_attempts(report)),
-        ("Who decided what", _tell_events(report.decisions, "No person decided anything.")),
+        ("Attempts and refusals", _tell_attempts(report)),
+        ("Decisions", _tell_events(report.decisions, "No person decided anything.")),
         ("Cost and time", _tell_cost(report)),
         ("Evidence", _tell_evidence(report)),
     ):
@@ -80,11 +80,11 @@ def _tell_status(report: MissionReport) -> Iterator[str]:
     yield f"# Mission {code(report.mission)}: {report.status}"
     if not report.final:
         yield ""
-        yield "**This is not the end of it:** the mission is not settled, and this is how it stands now."
+        yield "**Not final:** the mission is not settled; this is its present state."
     details = report.details
     if details.damaged:
         yield ""
-        yield "**Its log is damaged:** this is what the lines tell that can still be read."
+        yield "**Its log is damaged:** this report covers only the lines that can still be read."
         yield ""
         for line in details.damaged:
             where = "the log" if line.seq is None else f"line {line.seq}"
@@ -110,7 +110,7 @@ def _tell_request(report: MissionReport) -> Iterator[str]:
     yield f"- by {_known(report.user)}, at {_known(details.created)}"
     yield f"- in {_known(details.repository)}"
     if report.forked_from:
-        yield f"- goes on from mission {code(report.forked_from)}"
+        yield f"- continues mission {code(report.forked_from)}"
     if base is None:
         yield "- base not known"
     else:
@@ -158,7 +158,7 @@ def _count(number: int | None, noun: str) -> str:
 
 def _tell_checks(report: MissionReport) -> Iterator[str]:
     if report.promoted is None:
-        yield "Nothing was promoted, so none did."
+        yield "None: nothing was promoted."
     elif report.promoted.verdict is None:
         yield "The log no longer has a verdict on that tree."
     else:
@@ -183,7 +183,7 @@ def _tell_check(check: CheckResult, indent: str = "") -> str:
     told.append(f"{check.seconds:.1f} s")
     told += ["from outside the tree"] if check.outside else []
     told += ["with the base's own tests"] if check.base_tests else []
-    told += ["started warm, with what compilers cached on the base"] if check.warm else []
+    told += ["started with the base's compiler cache"] if check.warm else []
     output = f", output {code(check.artifact)}" if check.artifact else ""
     why = f": {words(check.reason)}" if check.reason else ""
     return f"{indent}- check {code(check.name)}: {', '.join(told)}{output}{why}"
@@ -224,7 +224,7 @@ def _tell_tasks(report: MissionReport) -> Iterator[str]:
 
 def _tell_attempts(report: MissionReport) -> Iterator[str]:
     if not report.attempts:
-        yield "Its tasks have missions of their own." if report.tasks else "No attempt began."
+        yield "Each task has its own mission." if report.tasks else "No attempt began."
     for attempt, details in zip(report.attempts, report.details.attempts, strict=True):
         yield from _tell_attempt(attempt, details)
     for verdict in report.judged_again:
@@ -280,7 +280,7 @@ def _money(cost: float | None) -> str:
 
 def _tell_evidence(report: MissionReport) -> Iterator[str]:
     yield f"- the log: {code(f'chargehand mission log {report.mission}')}"
-    yield f"- proof that nobody changed it: {code(f'chargehand audit verify {report.mission}')}"
+    yield f"- proof that it was not changed: {code(f'chargehand audit verify {report.mission}')}"
     if report.promoted is not None:
         command = code(f"chargehand audit provenance {report.mission}")
         yield f"- signed provenance of each promoted commit: {command}"

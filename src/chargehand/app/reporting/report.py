@@ -259,23 +259,23 @@ def advise_undo(state: MissionState, depot: Depot | None = None) -> UndoAdvice:
     elif state.commit is not None:
         commands = (f"chargehand mission rollback {state.id}",)
         if state.applied is not None and state.applied.state == "done" and state.promoted_on is not None:
-            text = "It was applied to a branch of yours. Either puts commits on top of it, and moves nothing back:"
+            text = "It was applied to one of your branches. Either adds commits on top; no branch moves back:"
             base = state.promoted_on.commit
             plain = f"git revert {base}..{state.commit}"
             commands += (plain if depot is None else revert_command(depot, base, state.commit),)
         elif branch is not None:
-            text = "By a commit on the mission's branch; or delete that, where nothing was merged from it:"
+            text = "By a commit on the mission's branch; or delete that branch, if nothing was merged from it:"
             commands += (f"git branch -D {branch}",)
         else:
             text = "By a commit on the mission's branch; nothing was written into your repository:"
     elif state.status in ("planned", "running", "paused"):
-        text = "Nothing of it is in your repository yet. To end it:"
+        text = "Nothing from it is in your repository yet. To end it:"
         commands = (f"chargehand mission cancel {state.id}",)
     elif state.status == "waiting":
-        text = "Nothing of it is in your repository yet. To settle it as not wanted:"
+        text = "Nothing from it is in your repository yet. To discard it:"
         commands = (f"chargehand mission discard {state.id}",)
     elif ended_with_report(state):
         text = "There is nothing to undo: it ended with a report and changed no file."
     else:
-        text = "There is nothing to undo: nothing of it reached your repository."
+        text = "There is nothing to undo: your repository is unchanged."
     return UndoAdvice(text=text, commands=commands)

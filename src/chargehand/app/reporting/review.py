@@ -44,13 +44,13 @@ _BY_SEVERITY: Mapping[Severity, float] = {"critical": 1.0, "error": 0.8, "warnin
 _NEEDS_PERSON = 0.6
 _OWN = {
     "unread": (0.5, "no check opened it"),
-    "manifest": (0.35, "it says what the project depends on"),
-    "new_area": (0.3, "it starts a directory that the project did not have"),
+    "manifest": (0.35, "it declares the project's dependencies"),
+    "new_area": (0.3, "it adds a new directory to the project"),
     "large": (0.25, "{lines} lines changed"),
     "test_deleted": (0.7, "a file that belongs to the tests was deleted"),
-    "test_changed": (0.3, "a test that was there before is changed"),
+    "test_changed": (0.3, "an existing test is changed"),
     "executable": (0.5, "it can be executed now"),
-    "symbolic_link": (0.5, "it is a symbolic link, and its one line is where it leads"),
+    "symbolic_link": (0.5, "it is a symbolic link; its only line is the target"),
     "binary": (0.4, "its content cannot be read by lines"),
 }
 # Facts that inspection's rules already report.

@@ -154,7 +154,7 @@ class HunkReader:
             if size > self._to_show:
                 # Its place among the hunks has to be kept.
                 text, all_shown, size = (
-                    _head(before, after, group)[0] + "\\ There is no room to show it\n",
+                    _head(before, after, group)[0] + "\\ Too long to show\n",
                     False,
                     100,
                 )

@@ -65,7 +65,7 @@ DEFAULT_MODELS: Mapping[str, str] = {"anthropic": "anthropic:claude-sonnet-5-5",
 # Coding agents searched for on PATH.
 AGENT_PROGRAMS = ("claude", "codex", "gemini", "qwen", "opencode", "cursor-agent")
 _SETUP_HINTS = (
-    "chargehand init   asks what you have and sets it up",
+    "chargehand init   sets up an agent, a model and chargehand.toml",
     "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
     '--agent "command:PROGRAM ARG"   puts any program to work',
 )
@@ -141,7 +141,7 @@ def choose_agent(
     on_path = f"; found on PATH: {', '.join(programs)} (`chargehand agent list` says how)" if programs else ""
     hint = "\n".join(_SETUP_HINTS)
     if name is not None:
-        message = f"agent {name!r} has no model to work with, and none was found{on_path}"
+        message = f"agent {name!r} needs a model, and no model was found{on_path}"
         raise UsageError(message, code="no_model", hint=hint)
     raise UsageError(f"no agent is configured and --agent was not given{on_path}", code="no_agent", hint=hint)
 
@@ -202,6 +202,6 @@ def _choose_native_model(
         return names[0], f"{names[0]}, the first of {len(names)} models"
     for provider, model in DEFAULT_MODELS.items():
         if keys.get(USUAL_KEYS[provider]):
-            return model, f"{model}: {USUAL_KEYS[provider]} is there"
+            return model, f"{model}: {USUAL_KEYS[provider]} is set"
     served = ollama(environ)
     return (f"ollama:{served[0]}", f"ollama:{served[0]}: Ollama runs on this machine") if served else None

@@ -52,9 +52,9 @@ def named_directory(depot: Depot, base: Base, name: str, *, at: Path) -> str:
         )
     revision = printable(base.branch or base.revision)
     if named.is_dir():
-        hint = "commit what is in it, or start from its nearest directory that is committed"
+        hint = "commit its files, or name its nearest committed parent"
         raise _invalid(name, f"has no file that is committed in {revision!r}", hint)
-    raise _invalid(name, f"is not there in {revision!r}", "name a directory of the base, or another --base")
+    raise _invalid(name, f"does not exist in {revision!r}", "name a directory of the base, or another --base")
 
 
 def _relative(path: Path, top: Path) -> str:

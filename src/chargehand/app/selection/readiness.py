@@ -19,7 +19,7 @@ from chargehand.sandbox.contract import WORKSPACE
 from chargehand.sandbox.toolchain import Toolchain
 from chargehand.workspace.depot import Depot
 
-_OTHER_AGENT = "name another agent with --agent; `chargehand agent list` shows those there are"
+_OTHER_AGENT = "name another agent with --agent; `chargehand agent list` shows all"
 _INSTALL = "install it on PATH, or show its directory: chargehand config set sandbox.toolchain '[\"/DIRECTORY\"]'"
 
 
@@ -102,9 +102,9 @@ def require_ready(
             raise UsageError(f"agent {name!r}: {why}", code="agent_unable", hint=_OTHER_AGENT)
         if not models and spec.dialects:
             raise UsageError(
-                f"agent {name!r} needs a model, and none was named",
+                f"agent {name!r} needs a model, and no model was named",
                 code="no_model",
-                hint="add --model NAME, or --model anthropic:MODEL; `chargehand model list` shows those there are",
+                hint="add --model NAME, or --model anthropic:MODEL; `chargehand model list` shows all",
             )
     # "" for an agent that is not a separate program.
     program = agent.command[0] if agent.command else spec.program if spec is not None else ""

@@ -90,7 +90,7 @@ class RoleCatalogue:
         trusted = [file for file in files if file.trusted]
         if not trusted and files:
             raise ConfigError(
-                f"the role {name!r} is in {files[0].place} alone, whose content is not trusted",
+                f"the role {name!r} is only in {files[0].place}, which is not trusted",
                 code="role_untrusted",
                 hint="chargehand project trust",
             )

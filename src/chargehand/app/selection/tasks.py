@@ -97,7 +97,7 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
             return next((name for name in able if name not in avoid), able[0])
         needs = ", ".join(task.needs)
         who = f"agent {task.agent!r} does not offer" if task.agent else "no agent offers"
-        hint = f"write offers = {list(task.needs)} to [agents.NAME] of one that has it, or leave out 'needs'"
+        hint = f"add offers = {list(task.needs)} to the [agents.NAME] that has it, or leave out 'needs'"
         raise UsageError(f"{who} all that it needs: {needs}", code="agent_unable", hint=hint)
 
     def _model_of_whole(
@@ -148,7 +148,9 @@ class PlanCheck(Struct, frozen=True, kw_only=True):
                 self.check_task(whole, reviewing)
                 role, _ = self.assigner.roles.find(name, self.assigner.resolved.config)
                 if role.writes and role.must_add != "failing_test":
-                    message = f"task {task.id!r}: the role {name!r} cannot review: it changes what it looks at"
+                    message = (
+                        f"task {task.id!r}: the role {name!r} cannot review: it changes the files that it reviews"
+                    )
                     hint = (
                         "name a role that only reads, or one that adds a failing test, such as reviewer or tester"
                     )

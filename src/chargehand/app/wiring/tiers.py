@@ -262,7 +262,7 @@ async def _open_proven_pool() -> SnippetPool:
     if not part.ok:
         await pool.close()
         raise TierUnavailableError(
-            f"the tier isolate does not run snippets as it should: {part.detail}",
+            f"the tier isolate does not run snippets correctly: {part.detail}",
             hint=part.mend or "chargehand doctor tries each language",
         )
     return pool

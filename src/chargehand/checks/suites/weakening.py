@@ -186,7 +186,7 @@ def _find_deleted_files(
         if pair is not None and _cases(pair.old):
             if gone := _missing(pair, lost):
                 names = _name_some(repr(name) for name in sorted({case.name for case in gone}))
-                yield _ask("test_deleted", change.path, f"deleted with tests that are nowhere else: {names}")
+                yield _ask("test_deleted", change.path, f"deleted with tests that exist only there: {names}")
             continue
         # No test is known in the file, so a move can only be recognised by its whole content.
         fits = takes_tests if is_test_file(change.path) else is_test_path

@@ -136,10 +136,8 @@ def find_unmeasured(changes: Iterable[Change], reader: TreeReader, scope: Covera
         used = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted({module, *names})))})\b")
         moved = sum(line.strip() in lost for line in code) > _FEW_LINES
         if moved or any(used.search(line) for line in gained):
-            how = "moved there" if moved else "uses what it adds"
-            yield _describe(
-                change.path, f"the gate of coverage does not measure it, and code that it measures {how}"
-            )
+            how = "moved there" if moved else "uses its additions"
+            yield _describe(change.path, f"the gate of coverage does not measure it, and measured code {how}")
 
 
 def _describe(path: str, message: str) -> Finding:

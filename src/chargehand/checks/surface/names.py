@@ -46,11 +46,11 @@ _CHECKS: Mapping[str, str] = {
         webpack.config.* rollup.config.* .browserslistrc tsup.config.* .postcssrc* postcss.config.*
         metro.config.*
     """,
-    "defines which packages and tasks there are": """
+    "defines packages and tasks": """
         lerna.json nx.json project.json turbo.json rush.json package.json5 package.yaml
     """,
     # Found by programs in place of installed packages
-    "it lies where the checks find installed packages": """
+    "the checks find installed packages there": """
         node_modules/ .venv/ venv/ site-packages/ dist-packages/ __pypackages__/ .tox/ .nox/ .chargehand/
         .node_modules/ .bundle/ .node_libraries/ web_modules/
     """,
@@ -84,10 +84,10 @@ _CHECKS: Mapping[str, str] = {
     """,
     "the JVM loads it in place of a source": "*.jar *.class",
     # C, C++ and builders of any language
-    "defines what cmake builds and tests": """
+    "defines the builds and tests of cmake": """
         cmakelists.txt cmakepresets.json cmakeuserpresets.json *.cmake dartconfiguration.tcl
     """,
-    "defines what is built and tested": """
+    "defines builds and tests": """
         meson.build meson_options.txt meson.options configure configure.ac configure.in makefile.am makefile.in
         *.am conanfile.* vcpkg.json sconstruct sconscript wscript build build.bazel workspace workspace.bazel
         module.bazel .bazelrc *.bzl buck .buckconfig premake*.lua xmake.lua build.ninja build.zig build.zig.zon
@@ -150,12 +150,12 @@ _LATER: Mapping[str, str] = {
         captainhook.json grumphp.y*ml .rusty-hook.toml .pre-commit hk.pkl .yorkie* .ghooks*
     """,
     "git takes settings or URLs from it": ".gitmodules .gitconfig .lfsconfig",
-    "a shell runs it when somebody enters the directory": """
+    "a shell runs it on entering the directory": """
         .envrc .direnv/ .direnvrc .autoenv* .env.zsh .smartcd/ mise*.toml .mise*.toml .mise/ .config/mise/
         .config/mise.toml .tool-versions devbox.json devenv.nix devenv.yaml flake.nix shell.nix default.nix
         .bashrc .bash_profile .zshrc .zshenv .profile
     """,
-    "an editor runs what it says": """
+    "an editor runs its commands": """
         .vscode/ *.code-workspace .idea/ .run/ .fleet/ .zed/ .nvim.lua .nvimrc .exrc .vimrc .lvimrc .vim/
         .dir-locals.el .dir-locals-2.el .projectile *.sublime-project *.sublime-build .externaltoolbuilders/
         .project .theia/ .vs/ .nova/ .helix/ .lldbinit .gdbinit .pdbrc .pdbrc.py .irbrc .pryrc .ipython/

@@ -23,7 +23,7 @@ from chargehand.checks.trees import TreeReader, new_text, old_text, text_of
 from chargehand.core.records import Change
 from chargehand.core.text import late_pattern
 
-_UNREADABLE = "it cannot be read, so what it says about the checks is unknown"
+_UNREADABLE = "it cannot be read, so its effect on the checks is unknown"
 _SUBMODULE = 0o160000
 # A new one makes its directory a separate package: tests below it may run differently, or not at all.
 _STARTS_PACKAGE = frozenset({"package.json", "go.mod", "Cargo.toml"})
@@ -68,7 +68,7 @@ class Surface:
         if name.endswith("_test.go") and self._is_beside(change.path) and change.new_id is not None:
             text = new_text(reader, change)
             if text is None or _GO_HOOK.search(text):
-                return "it runs before the tests of an acceptance file beside it"
+                return "it runs before the tests of an acceptance file in its directory"
         parts = parts_of(name)
         if name in MAKEFILES and posixpath.dirname(change.path) in self._programs.directories - {
             "",
@@ -136,11 +136,11 @@ class Surface:
             return by_name
         new = change.kind not in {"modified", "deleted"}
         if new and name in _STARTS_PACKAGE and name != path:
-            return "it makes its directory a package of its own, which checks of the one above may leave out"
+            return "it makes its directory a separate package, which checks of the parent may leave out"
         if new and name in MAKEFILES - {"Makefile"}:
-            return "make reads it in the place of another Makefile"
+            return "make reads it instead of another Makefile"
         if name == "__init__.py" and self._is_beside(path) and (new or is_test_path(path)):
-            return "Python runs it before an acceptance file beside it"
+            return "Python runs it before an acceptance file in its directory"
         if new and path.endswith(".pyi") and self._is_stub(path.removesuffix("i")):
             return f"type checkers read it in place of {name.removesuffix('i')}"
         hidden = hidden_library(change)

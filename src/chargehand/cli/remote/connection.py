@@ -99,7 +99,7 @@ class ServerConnection:
     """An authenticated connection to a server; a context manager.
 
     Every method raises `InfrastructureError`: `server_unreachable`, `server_certificate`, `server_timeout`,
-    `server_lost` (it went away and did not come back), `server_unknown` (another program answers there);
+    `server_lost` (it disconnected and did not return), `server_unknown` (another program answers there);
     `UsageError` `server_version`; and the server's own refusals, as the class that they had there.
     """
 
@@ -150,7 +150,7 @@ class ServerConnection:
         """Return the user that the token belongs to."""
         session = self._answer(self._send("GET", f"{PREFIX}/session")).document
         if not isinstance(session, dict) or not {"user", "role"} <= session.keys():
-            raise self.version_error("it does not say who a token is for")
+            raise self.version_error("it does not name the user of a token")
         return session
 
     def stream(self, route: RouteSignature, arguments: Mapping[str, Any]) -> Iterator[bytes]:
@@ -195,9 +195,9 @@ class ServerConnection:
         if isinstance(error, ChargehandError):
             raise error
         raise InfrastructureError(
-            f"the server at {self.url} went away and did not come back",
+            f"the server at {self.url} disconnected and did not return",
             code="server_lost",
-            hint="missions go on there; once it answers, `chargehand mission watch` follows them again",
+            hint="missions continue there; once it answers, `chargehand mission watch` follows them again",
         ) from error
 
     def _send(
@@ -269,7 +269,7 @@ class ServerConnection:
             msgspec.json.decode(content)
         except msgspec.DecodeError as error:
             raise InfrastructureError(
-                f"what {self.url} answered is no whole JSON document: {error}",
+                f"the answer of {self.url} is not a complete JSON document: {error}",
                 code="server_lost",
                 hint="a proxy in between may have cut it: ask again; a change may have been made (mission list)",
             ) from error
@@ -278,7 +278,7 @@ class ServerConnection:
         kind = response.headers.get("content-type", "") or "nothing"
         status = response.status_code
         return InfrastructureError(
-            f"{self.url} answers {status} with {printable(kind[:_LONGEST_SHOWN])}: it is no Chargehand server",
+            f"{self.url} answers {status} with {printable(kind[:_LONGEST_SHOWN])}: it is not a Chargehand server",
             code="server_unknown",
             hint="check the address; a proxy in between may answer while the server is away",
         )
@@ -286,9 +286,9 @@ class ServerConnection:
     def version_error(self, what: str) -> UsageError:
         """Return the error for an incompatible server of another version."""
         return UsageError(
-            f"the server at {self.url} is of version {printable(self.version)}, this is {__version__}: {what}",
+            f"the server at {self.url} has version {printable(self.version)}, this is {__version__}: {what}",
             code="server_version",
-            hint="bring both to one version",
+            hint="use the same version on both",
         )
 
 
@@ -314,10 +314,10 @@ def _transport_error(url: str, error: httpx.HTTPError) -> InfrastructureError:
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return InfrastructureError(
-                f"the certificate of {url} does not hold: {cause.verify_message}",
+                f"the certificate of {url} is invalid: {cause.verify_message}",
                 code="server_certificate",
-                hint="if an authority of your own signed it, name its file in SSL_CERT_FILE; else somebody else"
-                " answers there",
+                hint="if your own authority signed it, name its file in SSL_CERT_FILE; otherwise another server"
+                " may be answering",
             )
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.TimeoutException):

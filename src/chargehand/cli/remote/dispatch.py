@@ -65,7 +65,7 @@ def run_remotely(context: click.Context, parameters: Mapping[str, Any], *, serve
         except (LookupError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
             if connection.version == __version__:
                 raise  # this is our own fault
-            raise connection.version_error("it answers with what this one cannot read") from error
+            raise connection.version_error("its answer cannot be read here") from error
 
 
 def _print(request: RemoteRequest, answer: RemoteAnswer) -> int:

@@ -191,5 +191,5 @@ def _leave(request: RemoteRequest, mission: str) -> int:
     """Report that a mission continues after its follower was interrupted."""
     chargehand = f"chargehand --server {request.connection.url} mission"
     hint = f"follow it again: {chargehand} watch {mission}\nend it: {chargehand} cancel {mission}"
-    show_error("interrupted", f"interrupted; mission {mission} goes on", hint, as_json=request.out.as_json)
+    show_error("interrupted", f"interrupted; mission {mission} continues", hint, as_json=request.out.as_json)
     return INTERRUPTED

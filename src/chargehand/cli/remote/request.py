@@ -62,13 +62,13 @@ class RemoteRequest:
         if own:
             options = ", ".join(f"--{name.replace('_', '-')}" for name in own)
             raise UsageError(
-                f"`chargehand {self.command}` on a server does not take {options}",
+                f"`chargehand {self.command}` on a server does not accept {options}",
                 code="option_local",
                 hint="leave it out, or run the command on the server's machine",
             )
         if "project" in self.route.path_names and "project" not in self.arguments:
             raise UsageError(
-                "a server is in no repository: which project is meant?",
+                "a server is not in a repository: which project do you mean?",
                 code="project_needed",
                 hint="name it: --repo PROJECT, as `chargehand project list` shows it",
             )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chargehand.core.state import MissionState
     from chargehand.durable.actions import OutputLine
 
-_HINT = "Ctrl-C: pause, tell it something, cancel"
+_HINT = "Ctrl-C: pause, send a message, cancel"
 # Signals that end or stop a process and leave it time to restore the terminal.
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 

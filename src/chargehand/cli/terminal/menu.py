@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event, Payload
 
-_CHOICES = "p pause, t TEXT tell it something, c cancel, {more}Enter go on"
+_CHOICES = "p pause, t TEXT send a message, c cancel, {more}Enter continue"
 
 
 def _say(text: str) -> None:
@@ -63,7 +63,7 @@ def carry_out(app: App, mission: str, line: str) -> str:
                 if app.mission_reader.state(mission).status == "paused":
                     resume_mission(app, mission)
             case _:
-                return f"{word!r} is none of these."
+                return f"{word!r} is not one of these."
     except ChargehandError as error:
         return error.message
     return ""

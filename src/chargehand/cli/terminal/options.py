@@ -51,7 +51,7 @@ def detail_options(function: _F) -> _F:
     )  # fmt: skip
     verbose = click.option(
         "-v", "--verbose", is_flag=True, is_eager=True, expose_value=False, callback=note("events"),
-        help="Show every event of the log as it comes.",
+        help="Show every event of the log as it arrives.",
     )  # fmt: skip
     return quiet(verbose(function))
 
@@ -103,7 +103,7 @@ def server_options(function: _F) -> _F:
 
     server = click.option(
         "--server", metavar="URL", envvar="CHARGEHAND_SERVER", callback=forget_variable,
-        help="Do the command on the server at this address; '' for here, whatever $CHARGEHAND_SERVER says.",
+        help="Run the command on the server at this address; '' runs it here, despite $CHARGEHAND_SERVER.",
     )  # fmt: skip
     return server(insecure_option(function))
 
@@ -150,7 +150,7 @@ def named_mission_argument(function: _F) -> _F:
 
 def task_option(function: _F) -> _F:
     """Add `--task`."""
-    return click.option("--task", metavar="ID", help="The task of a coordinator that is meant.")(function)
+    return click.option("--task", metavar="ID", help="A task of the coordinator.")(function)
 
 
 def complete_roles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -131,7 +131,7 @@ class Output:
                 raise InfrastructureError(
                     f"cannot write to {'stderr' if err else 'stdout'}: {error.strerror}",
                     code="output_unwritable",
-                    hint="free some space where it goes, or send it elsewhere",
+                    hint="free some space there, or redirect the output",
                 ) from error
 
 

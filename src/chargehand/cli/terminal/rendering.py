@@ -254,7 +254,7 @@ def _describe_reads(verdict: Verdict) -> list[str]:
         return []
     lines = []
     if verdict.unread is None:
-        lines.append("What the checks opened was not observed in this sandbox.")
+        lines.append("This sandbox does not observe which files the checks open.")
     if verdict.unread:
         what = count_text(len(verdict.unread), "changed source file")
         lines.append(f"No check opened {what}: {_some_paths(verdict.unread)}")
@@ -360,14 +360,14 @@ def _show_request(out: Output, state: MissionState, details: MissionDetails) -> 
     """Write the mission's identity and request, and whether its log is damaged and how to recover."""
     out.text(f"{status_text(state)}  {state.id}", bold=True)
     if details.damaged:
-        out.text("damaged   Its log is damaged; below is what can still be read.", fg="red")
+        out.text("damaged   Its log is damaged; the readable part follows.", fg="red")
         for line in details.damaged[:_NAMED_PATHS]:
             where = f"line {line.seq}: " if line.seq is not None else ""
             out.text(f"          {where}{line.message}")
         if len(details.damaged) > _NAMED_PATHS:
             more = len(details.damaged) - _NAMED_PATHS
             out.text(f"          and {more} more: chargehand audit verify {state.id}")
-        out.text("          `chargehand store restore` restores a backup; no worker goes on with this mission.")
+        out.text("          `chargehand store restore` restores a backup; no worker continues this mission.")
     out.text(f"created   {local_time(state.created)}")
     out.text(f"project   {shown_path(state.repository)}")
     if state.base is not None:
@@ -456,7 +456,7 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
         out.text(f"reverted  {shown_path(reverted.path)} ({reverted.rule})")
     for conflict in state.conflicts:
         whole = f" (full list: chargehand artifact show {conflict.artifact[:12]})" if conflict.artifact else ""
-        branch = conflict.branch or "what was merged since"
+        branch = conflict.branch or "later merges"
         out.text(f"conflict  with {branch} @ {conflict.commit[:12]}, paths: {conflict.count}{whole}")
         for line in conflict_report(conflict.conflicts, ours=branch, theirs="the mission").splitlines():
             out.text(f"            {line}")

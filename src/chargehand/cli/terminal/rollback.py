@@ -20,7 +20,7 @@ def preview_rollback(out: Output, mission: str, task: str | None, *, with_depend
         found = preview_roll_back(reader, mission, task=task, with_dependents=with_dependents)
     out.document(found)
     show_rollback_plan(out, found.plan)
-    what = f" It takes back {', '.join(found.tasks)}." if found.tasks else ""
+    what = f" It undoes {', '.join(found.tasks)}." if found.tasks else ""
     out.text(f"Nothing was done. A new commit on {found.ref} would do this.{what}")
     return 0
 

@@ -56,7 +56,7 @@ def typed_errors(url: str) -> Iterator[None]:
         raise InfrastructureError(
             f"the engine's database {shown(url)!r} failed: {detail}",
             code="engine_database",
-            hint="nothing is lost, the event log has all steps; try again when the database is reachable",
+            hint="nothing is lost: the event log has all steps; try again when the database is reachable",
         ) from error
 
 

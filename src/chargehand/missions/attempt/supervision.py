@@ -99,7 +99,7 @@ class CriticalMessageGuard:
         why = (
             f"the agent did not acknowledge a critical message within {self.seconds:.0f} s"
             if self.able
-            else "there is a critical message, and the agent cannot receive it while it works"
+            else "the agent cannot receive a critical message while it works"
         )
         await self.control.may_go_on()
         await self.control.pause(_SYSTEM, why)

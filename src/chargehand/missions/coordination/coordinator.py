@@ -64,7 +64,7 @@ from chargehand.missions.services import Services
 from chargehand.missions.verdict.red_base import heed_red_base
 
 # The coordinator's own answer to a question that no longer needs a person.
-_NEEDLESS = "it went on without an answer"
+_NEEDLESS = "it continued without an answer"
 
 
 class Coordinator:
@@ -226,7 +226,7 @@ class Coordinator:
 
     def _kept_result(self) -> str:
         merged = self._journal.state.commit is not None
-        return "what was merged before stays on its branch" if merged else "nothing was merged"
+        return "merged tasks stay on its branch" if merged else "nothing was merged"
 
     # --- doing
 
@@ -333,16 +333,16 @@ class Coordinator:
     def _ask_about_task(self, move: d.Ask) -> None:
         """Ask a person how to handle a task."""
         why = "; ".join(dict.fromkeys(reason.message for reason in move.reasons[:3]))
-        end = f"did not come to a good end{f': {why}' if why else ''}"
+        end = f"did not end well{f': {why}' if why else ''}"
         text = f"Task {move.task} {end}. Try it again (retry), leave it out (skip), or stop everything?"
         if (refused := self._refused_result(move.task)) is not None:
             text += f" If its result is good: chargehand mission promote {refused}."
         if d.ACCEPT in move.options:
-            text = f"Reviewers dispute the result of task {move.task}: {why}. Merge it all the same, or what else?"
+            text = f"Reviewers dispute the result of task {move.task}: {why}. Accept it, or choose another option?"
         elif move.reasons and move.reasons[0].code == "deadline":
             text = (
                 f"Task {move.task} is stopped: {move.reasons[0].message}. Begin it again with as much time"
-                " (retry), go on without it (skip), or stop everything?"
+                " (retry), continue without it (skip), or stop everything?"
             )
         asked = QuestionAsked(
             question=move.question,
@@ -450,8 +450,8 @@ class Coordinator:
                 question=question_about(task, self._progress.tasks[task].round),
                 tree=self._observer.tip().tree,
                 reasons=(Reason(code=error.code, message=error.message),),
-                text=f"What task {task} did is merged, and its loop is not done: {error.message}. Do another round"
-                " (retry), go on with what is merged (skip), or stop everything?",
+                text=f"The work of task {task} is merged, but its loop is not done: {error.message}. Do another"
+                " round (retry), continue with the merged work (skip), or stop everything?",
                 options=(d.RETRY, d.SKIP, d.STOP),
                 kind="decision",
             )

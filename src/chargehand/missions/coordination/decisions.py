@@ -276,7 +276,7 @@ def _next_round(now: Situation, task: Task) -> list[Move]:
             return [Merge(task=task.id, mission=back.mission)]
         return [Start(task=task.id, round=known.round + 1, rung="returned", why=back.reason.message, due=due)]
     models = _side_by_side(now, task)
-    why = "its loop goes on"
+    why = "its loop continues"
     return [Start(task=task.id, round=known.round + 1, rung="loop", why=why, models=models, due=due)]
 
 
@@ -305,10 +305,10 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
     rungs: dict[Rung, tuple[bool, str]] = {
         "approach": (
             ladder.has_other or (ladder.listens and bool(causes & {"agent", "check"})),
-            "its agent cannot be told",
+            "its agent cannot receive advice",
         ),
         "model": (bool(models), "there is no other model"),
-        "best_of": (len(ladder.models) > 1 and not models, "there are no models to try side by side"),
+        "best_of": (len(ladder.models) > 1 and not models, "there are no models to try in parallel"),
     }
     for rung, (possible, obstacle) in rungs.items():
         if rung in taken and not (rung == "model" and models):
@@ -419,7 +419,7 @@ def _begin(now: Situation, free: int) -> list[Move]:
             free -= len(begun)
         elif held is None:
             first = _side_by_side(now, task)
-            turn = "what it comes after is done" if task.after else "nothing comes before it"
+            turn = "all tasks before it are done" if task.after else "no task comes before it"
             due = now.due(task)
             moves.append(Start(task=task.id, round=1, rung="first", why=turn, models=first, due=due))
             working.append(task)

@@ -90,7 +90,7 @@ class MergeQueue:
                 tree=tree,
             )
             self._journal.record(event)
-            reason = conflict_reason(rebase.conflicts, branch="what was merged since", count=rebase.count)
+            reason = conflict_reason(rebase.conflicts, branch="later merges", count=rebase.count)
             paths = tuple(each.path for each in rebase.conflicts[:_MOST_PATHS] if len(each.path) <= _LONGEST_PATH)
             return self._return(task, child, tip, rebase.tree, reason, conflict_report(rebase), paths=paths)
         meanwhile = partial(self._run_ahead, rebase, find_next)
@@ -169,7 +169,7 @@ class MergeQueue:
         self, task: Task, child: MissionState, tip: Base, verdict: Verdict, context: BaseContext
     ) -> TaskReturned:
         why = "; ".join(reason.message for reason in judge_verdict(verdict).reasons[:3])
-        reason = Reason(code="merged_red", message=f"together with what was merged since: {why}")
+        reason = Reason(code="merged_red", message=f"together with later merges: {why}")
         evidence = report(verdict, context.validator.outputs).encode()
         return self._return(task, child, tip, verdict.tree, reason, evidence)
 

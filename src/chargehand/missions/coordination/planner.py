@@ -93,7 +93,7 @@ class PlannerRuns:
         report = made.report
         if made.status != "promoted" or report is None or report.artifact is None:
             why = made.reasons[0] if made.reasons else Reason(code="no_report", message="it reported nothing")
-            raise UsageError(f"the planner came to no plan: {why.message}", code=why.code)
+            raise UsageError(f"the planner produced no plan: {why.message}", code=why.code)
         content = self._services.store.artifacts.get(report.artifact).decode(errors="replace")
         plan = parse_plan(find_plan(content).encode(), "plan")
         # A repository's text may influence the plan: so it does not decide which program works, or which provider
@@ -144,7 +144,7 @@ class PlannerRuns:
             return self._start(last.round + 1, (proposed,), evidence)
         self._journal.record(proposed)
         times = "once" if last.round == 1 else f"{last.round} times"
-        message = f"a planner was asked {times}, and there is no plan to work by: {reason.message}"
+        message = f"a planner was asked {times} and produced no usable plan: {reason.message}"
         return [Finish(stopped=Reason(code="plan_failed", message=message))]
 
     def _start(self, round: int, before: tuple[Payload, ...], evidence: str = "") -> list[Move]:

@@ -56,11 +56,11 @@ def weigh(votes: Sequence[ReviewVote], *, revisions: int) -> tuple[ReviewDecisio
     approvals = sum(vote.vote == "approves" for vote in votes)
     objections = sum(vote.vote == "objects" for vote in votes)
     if proven is not None:
-        return "revise", f"a test shows what is wrong: {proven.points[0]}"
+        return "revise", f"a test shows a fault: {proven.points[0]}"
     if not objections:
         if approvals:
-            return "accepted", f"nobody objects, {approvals} of {len(votes)} approve"
-        return "disputed", "no reviewer came to a result"
+            return "accepted", f"no objections, {approvals} of {len(votes)} approve"
+        return "disputed", "no reviewer reached a result"
     if revisions < MOST_REVISIONS:
         return "revise", f"{objections} of {len(votes)} reviewers object"
     counted = f"after {revisions} revisions {approvals} approve and {objections} object"

@@ -46,14 +46,14 @@ def plan_with_delegations(progress: PlanProgress, task: str, asked: Sequence[Del
         raise _refuse(f"task {task!r} was handed on {DEEPEST_DELEGATION} times already, and does not hand on more")
     nobody = next((each.id for each in asked if not each.role.strip() and not each.needs), None)
     if nobody is not None:
-        raise _refuse(f"part {nobody!r} says neither in which role nor what its agent needs")
+        raise _refuse(f"part {nobody!r} has neither a role nor needs")
     names = {each.id: f"{task}.{each.id}" for each in asked}
     # Earlier runs under its id would count as its own.
     dropped = next(
         (each for each in names.values() if plan.task(each) is None and _was_begun(progress, each)), None
     )
     if dropped is not None:
-        raise _refuse(f"task {dropped!r} was begun and dropped before")
+        raise _refuse(f"task {dropped!r} was started and dropped before")
     parts = [_make_task(plan, whole, each, names, share=len(asked)) for each in asked]
     problems = PlanProblems("delegation")
     draft = read_plan(load_plan(encode_json({"tasks": parts}), "delegation.json"), problems)

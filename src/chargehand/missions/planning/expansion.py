@@ -27,7 +27,7 @@ _LONGEST_VALUE = 500
 _MOST_FILLED = 4_000_000
 # Keys that contain ids, in which a filled-in path or title is turned into a valid id.
 _ID_KEYS = {"id", "after"}
-_TASK_FORM = "write {id: add-login, text: what is to be done}"
+_TASK_FORM = "write {id: add-login, text: TASK}"
 
 
 class TaskDraft(Struct, kw_only=True):
@@ -76,11 +76,11 @@ class PlanExpansion:
         known = ("id", "after", form)
         for key in item:
             if key not in known:
-                hint = f"{nearest(key, known)}; all else is said by its tasks"
+                hint = f"{nearest(key, known)}; everything else belongs to its tasks"
                 self._problems.add(where, f"unknown key {key!r}", hint, line=item.line)
         if when:
             hint = "put one task there; others may follow it with `after`"
-            self._problems.add(where, "`decide` takes single tasks, got a group", hint, line=item.line)
+            self._problems.add(where, "`decide` needs single tasks, got a group", hint, line=item.line)
         after = (*after, *self._read_after(item, where))
         before = len(self.drafts), self._problems.count
         ends = self._expand_group(form, item, where, after)
@@ -126,8 +126,8 @@ class PlanExpansion:
     def _expand_each(self, body: PlanTable, where: str, after: tuple[str, ...]) -> tuple[str, ...]:
         name = body.get("as") or _DEFAULT_NAME
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            hint = "letters, digits and '_', such as 'module'; {module} then stands for each value"
-            self._problems.add(where, f"'as' is no name: {quote_value(name)}", hint, line=body.line)
+            hint = "letters, digits and '_', such as 'module'; {module} is then replaced by each value"
+            self._problems.add(where, f"'as' is not a name: {quote_value(name)}", hint, line=body.line)
             return after
         ends: tuple[str, ...] = ()
         for value in body["in"] if isinstance(body["in"], list) else [body["in"]]:
@@ -143,7 +143,7 @@ class PlanExpansion:
         command = body["if"]
         if not isinstance(command, str) or not command.strip():
             hint = "write a command that succeeds or fails"
-            self._problems.add(where, f"'if' is no command: {quote_value(command)}", hint, line=body.line)
+            self._problems.add(where, f"'if' is not a command: {quote_value(command)}", hint, line=body.line)
             return after
         begun = len(self.drafts)
         ends = self._expand_item(body["then"], f"{where}.then", after, command)
@@ -164,7 +164,9 @@ class PlanExpansion:
         made.line = item.line
         if not isinstance(body, dict) or not (body.get("to") or body.get("needs")):
             hint = "write delegate: {to: tester, deadline: 10m, text: …}, or `needs` in place of `to`"
-            self._problems.add(where, f"`delegate` names nobody: {quote_value(body)}", hint, line=item.line)
+            self._problems.add(
+                where, f"`delegate` has neither `to` nor `needs`: {quote_value(body)}", hint, line=item.line
+            )
             return made
         for key, value in body.items():
             name = _DELEGATE_KEYS.get(key)
@@ -173,7 +175,7 @@ class PlanExpansion:
                 continue
             if name in made:
                 hint = "keep one of the two"
-                self._problems.add(where, f"{name!r} stands beside `delegate` too", hint, line=item.line)
+                self._problems.add(where, f"{name!r} is also given beside `delegate`", hint, line=item.line)
             made[name] = value
         return made
 
@@ -184,14 +186,14 @@ class PlanExpansion:
         if not isinstance(name, str) or not name:
             text = table.get("text")
             proposed = to_id(text if isinstance(text, str) else "") or "add-login"
-            shown = "has no id" if name in (None, "") else f"the id is no text: {quote_value(name)}"
+            shown = "has no id" if name in (None, "") else f"the id is not a text: {quote_value(name)}"
             self._problems.add(where, shown, f"write id: {proposed}", line=table.line)
             name = where  # not a valid id, so that no other task is mistaken for it
         else:
             where = f"task {name!r}"
         if when and table.get("when"):
             hint = "put both conditions into the command after `if`"
-            self._problems.add(where, "has a `when` of its own inside `decide`", hint, line=table.line)
+            self._problems.add(where, "has another `when` inside `decide`", hint, line=table.line)
         after = (*self._read_after(table, where), *after)
         self.drafts.append(TaskDraft(table=table, id=name, where=where, after=after, when=when))
         return (name,)
@@ -214,7 +216,7 @@ class PlanExpansion:
         self._filled += len(value) + value.count(mark) * len(wanted) if isinstance(value, str) else 1
         if self._filled > _MOST_FILLED:
             hint = "shorten the texts of its task, or give it fewer values"
-            raise plan_error(self._problems.name, "`each` writes more text than a plan may hold", hint)
+            raise plan_error(self._problems.name, "`each` makes more text than a plan may have", hint)
         if isinstance(value, str):
             return value.replace(mark, wanted)
         if isinstance(value, list):

@@ -193,7 +193,7 @@ class PlanFields:
             self.note(f"{key!r} has the control character {found[0]!r}", "remove it")
             return ""
         if len(text) > LONGEST_TEXT:
-            hint = "put what is long into a file of the repository and name it"
+            hint = "put long text into a file of the repository and name it"
             self.note(f"{key!r} has {len(text)} characters, more than {LONGEST_TEXT}", hint)
             return ""
         return text

@@ -60,7 +60,7 @@ def load_plan(content: bytes, name: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
         place = f"{name}:{mark.line + 1}" if mark is not None else name
-        hint = "quote texts that hold ': ', ' #' or begin with one of [ ] { } & * ! | > % @ `"
+        hint = "quote texts that contain ': ', ' #' or begin with one of [ ] { } & * ! | > % @ `"
         raise plan_error(place, f"not valid YAML: {problem}", hint) from error
 
 
@@ -80,11 +80,11 @@ def _load_json(text: str, name: str) -> Any:
         made = PlanTable(pairs)
         if len(made) < len(pairs):
             twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            raise plan_error(name, f"the key {twice!r} stands twice in one object", "remove one of them")
+            raise plan_error(name, f"the key {twice!r} appears twice in one object", "remove one of them")
         return made
 
     def constant(text: str) -> Any:
-        raise plan_error(name, f"{text} is no number of JSON", "write a number")
+        raise plan_error(name, f"{text} is not a JSON number", "write a number")
 
     try:
         data = json.loads(text, object_pairs_hook=table, parse_constant=constant)
@@ -125,12 +125,12 @@ class _Builder:
         for event in events:
             line = event.start_mark.line + 1 if event.start_mark is not None else 0
             if isinstance(event, yaml.AliasEvent):
-                raise self._error(line, f"the alias *{event.anchor}", "write out what it stands for")
+                raise self._error(line, f"the alias *{event.anchor}", "write its value instead")
             tag = getattr(event, "tag", None)
             if tag not in (None, "!"):
                 raise self._error(line, f"the tag {tag}", "remove it")
             if isinstance(event, yaml.DocumentStartEvent) and self._whole:
-                raise self._error(line, "a second document", "remove the line '---' and what follows it")
+                raise self._error(line, "a second document", "remove the line '---' and all lines after it")
             if isinstance(event, yaml.ScalarEvent):
                 self._take_scalar(event, line)
             elif isinstance(event, yaml.SequenceStartEvent | yaml.MappingStartEvent):
@@ -155,7 +155,7 @@ class _Builder:
             return
         if event.value in holder:
             hint = f"remove one of them; the table begins on line {holder.line}"
-            raise plan_error(f"{self._name}:{line}", f"the key {event.value!r} stands twice in one table", hint)
+            raise plan_error(f"{self._name}:{line}", f"the key {event.value!r} appears twice in one table", hint)
         self._open[-1] = (holder, event.value)
 
     def _put(self, value: Any, line: int) -> None:
@@ -172,4 +172,4 @@ class _Builder:
             self._open[-1] = (holder, None)
 
     def _error(self, line: int, what: str, hint: str) -> UsageError:
-        return plan_error(f"{self._name}:{line}", f"a plan cannot hold {what}", hint)
+        return plan_error(f"{self._name}:{line}", f"a plan cannot contain {what}", hint)

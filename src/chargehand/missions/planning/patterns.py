@@ -67,9 +67,9 @@ def pattern_problem(text: str, *, areas: bool = False) -> tuple[str, str]:
     if (text.startswith("/") and not areas) or ".." in parts or re.match(r"[A-Za-z]:[\\/]", text):
         return "leads out of the repository", f"{example}: paths begin at the top of the repository"
     if {"", "."} & set(parts):
-        return "is no plain path", f"{example}, without '.' and '//'"
+        return "is not a plain path", f"{example}, without '.' and '//'"
     if any(_fold(part.replace("\\", "")).rstrip(". ") == ".git" for part in parts):
-        return "lies in git's own directory", "a plan changes files of the repository only"
+        return "is in git's own directory", "a plan changes files of the repository only"
     try:
         compile_pattern(text, floating=areas)
     except ValueError as error:

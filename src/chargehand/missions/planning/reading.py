@@ -107,10 +107,10 @@ def _read_task(draft: TaskDraft, groups: dict[str, tuple[str, ...]], problems: P
     fields = PlanFields(draft.table, [*_field_names(Task), *SUGAR, *LOOP_KEYS, "most"], draft.where, problems)
     for sugar, key in SUGAR.items():
         if fields.has(sugar) and fields.has(key):
-            fields.note(f"{sugar!r} and {key!r} say the same", "remove one of them")
+            fields.note(f"{sugar!r} and {key!r} mean the same", "remove one of them")
     role = fields.read_line("role")
     if role and not ROLE_NAME.fullmatch(role):
-        fields.note(f"'role' is no name of a role: {quote_value(role)}", "`chargehand role list` lists them")
+        fields.note(f"'role' is not a role name: {quote_value(role)}", "`chargehand role list` lists them")
     # A group is represented by its last tasks.
     after = dict.fromkeys(each for name in draft.after for each in groups.get(name, (name,)))
     return Task(
@@ -152,7 +152,7 @@ def _read_reviewers(fields: PlanFields) -> tuple[str, ...]:
     roles = fields.read_lines("reviewers")
     for role in roles:
         if not ROLE_NAME.fullmatch(role):
-            message = f"'reviewers': {quote_value(role)} is no name of a role"
+            message = f"'reviewers': {quote_value(role)} is not a role name"
             fields.note(message, "`chargehand role list` lists them")
     if len(roles) > MOST_REVIEWERS:
         fields.note(f"has {len(roles)} reviewers, more than {MOST_REVIEWERS}", "leave some out")
@@ -163,17 +163,17 @@ def _read_loop(fields: PlanFields) -> Loop | None:
     table = fields.read_table("loop", ("most", "while", "until"))
     written = [key for key in (*LOOP_KEYS, "most") if fields.has(key)]
     if table is not None and written:
-        fields.note(f"{written[0]!r} and 'loop' say the same", "remove one of them")
+        fields.note(f"{written[0]!r} and 'loop' mean the same", "remove one of them")
     if table is None and not written:
         return None
     source = table or fields
     most = "repeat" if source.has("repeat") else "most"
     if source.has("repeat") and source.has("most"):
-        source.note("'repeat' and 'most' say the same", "remove one of them")
+        source.note("'repeat' and 'most' mean the same", "remove one of them")
     if source.has("while") and source.has("until"):
         source.note("has both 'while' and 'until'", "keep one of them; `! COMMAND` turns a condition around")
     if source is fields and written == ["most"]:
-        fields.note("'most' bounds 'while' and 'until', and there is none", "write repeat: N, or add a condition")
+        fields.note("'most' needs 'while' or 'until', and both are missing", "write repeat: N, or add a condition")
     return Loop(
         most=source.read_count(most, least=1, most=MOST_LOOPS, default=USUAL_LOOPS),
         while_=source.read_text("while"),

@@ -88,7 +88,7 @@ def events_of_permission(state: MissionState, task: str, *, identity: str) -> tu
         raise NotFoundError(f"mission {state.id!r} has no task {task!r}", hint=nearest(task, progress.tasks))
     if known.runs or known.end is not None or known.held is None:
         what = "has ended" if known.end is not None else "was begun" if known.runs else "waits for no collision"
-        hint = f"chargehand mission plan {state.id} says what it waits for"
+        hint = f"chargehand mission plan {state.id} shows why it waits"
         raise RefusedError(f"task {task!r} {what}", code="not_held", hint=hint)
     others = ((each, progress.tasks[each.id]) for each in progress.plan.tasks)
     beside = {other.id: task_digest(other) for other, now in others if now.runs and now.end is None}
@@ -100,10 +100,10 @@ def _why_fixed(known: TaskProgress, *, was_dropped: bool, is_dropped: bool) -> t
     """Return why a task cannot be changed or dropped, and the way out; `None` if it can."""
     if was_dropped:
         begun = bool(known.runs) and not is_dropped
-        return ("was begun and dropped before", "give the new task another id") if begun else None
+        return ("was started and dropped before", "give the new task another id") if begun else None
     if known.end is not None or known.merged:
         how = known.end.outcome.replace("_", " ") if known.end is not None else "merged in part"
-        return f"is {how} already", "leave it in the plan as it was; add a task for what is still to do"
+        return f"is {how} already", "leave it in the plan as it was; add a task for the remaining work"
     if known.runs and not is_dropped:
-        return "was begun", "leave it as it was, or drop it and add one with another id"
+        return "was begun", "leave it as it was, or drop it and add a task with another id"
     return None

@@ -36,7 +36,7 @@ def parse_team(text: str, place: str) -> Team:
     named = [each.role for each in team.members]
     for role in (*team.steps, *named, *(role for each in team.members for role in each.reviewers)):
         if not ROLE_NAME.fullmatch(role):
-            raise _invalid(place, f"{role!r} is no name of a role")
+            raise _invalid(place, f"{role!r} is not a role name")
     twice = next((role for role in named if named.count(role) > 1), None)
     if twice is not None:
         raise _invalid(place, f"two members have the role {twice!r}")

@@ -37,9 +37,9 @@ def check_plan(draft: DraftPlan, problems: PlanProblems) -> None:
     for role, count in Counter(each.role for each in plan.team if each.role).items():
         if not ROLE_NAME.fullmatch(role):
             hint = "`chargehand role list` lists them"
-            problems.add("team", f"{quote_value(role)} is no name of a role", hint)
+            problems.add("team", f"{quote_value(role)} is not a role name", hint)
         if count > 1:
-            problems.add("team", f"the role {role!r} stands twice", "say in one entry who works in it")
+            problems.add("team", f"the role {role!r} appears twice", "name its agent or model in one entry")
     for task in plan.tasks:
         _check_alone(task, problems, lines[task.id])
     if _check_order(plan, draft.groups, problems, lines):
@@ -55,7 +55,7 @@ def _check_ids(kind: str, ids: Iterable[str], problems: PlanProblems, lines: dic
             hint = f"use at most 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit{proposed}"
             problems.add(where, "the id cannot be used", hint, line=line)
         if name in seen:
-            problems.add(where, "the id stands twice", "give each its own", line=line)
+            problems.add(where, "the id appears twice", "give each task its own id", line=line)
         seen.add(name)
 
 
@@ -69,7 +69,7 @@ def _check_alone(task: Task, problems: PlanProblems, line: int) -> None:
             problems.add(where, f"wants to make or change {path!r}, and to delete it", hint, line=line)
     if (outside := outside_areas(task, task.areas)) is not None:
         shown = ", ".join(map(repr, task.areas))
-        message = f"wants to {outside}, which lies outside of its areas: {shown}"
+        message = f"wants to {outside}, which is outside its areas: {shown}"
         hint = "add it to 'areas', or leave it to another task; a directory ends with '/'"
         problems.add(where, message, hint, line=line)
     if task.when and task.when == task.done_when:

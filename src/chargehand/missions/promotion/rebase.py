@@ -162,7 +162,7 @@ async def rebase_promoted(journal: Journal, services: Services) -> Rebase | None
     )
     named = name_paths([each.path for each in rebase.conflicts], rebase.count)
     raise MergeConflictError(
-        f"what mission {mission!r} promoted conflicts with {where!r} as it is now, in {named}",
+        f"the result of mission {mission!r} conflicts with the present {where!r}, in {named}",
         rebase.conflicts,
         hint=f"see the hunks with 'chargehand mission show {mission}', and merge commit {commit[:12]} yourself",
     )

@@ -167,15 +167,15 @@ class ResultDelivery:
             return ""
         where = rebase.base.branch or rebase.base.revision
         if not verdict.is_good:
-            return f"together with {where} as it is now it does not pass all checks"
+            return f"together with the present {where} it fails a check"
         seen = {(each.rule, each.path, each.message) for each in before.findings}
         if new := [each for each in verdict.findings if (each.rule, each.path, each.message) not in seen]:
-            return f"together with {where} as it is now there is more to approve: {new[0].message}"
+            return f"together with the present {where} there is more to approve: {new[0].message}"
         changes, approved = depot.diff(rebase.base.tree, rebase.tree), depot.diff(base.tree, tree)
         if others := {each.path for each in {*approved} ^ {*changes}}:
             named = name_paths(sorted(others), len(others))
-            return f"{where} changed {named} meanwhile, which was approved otherwise"
-        why = f"approved as {tree[:12]}; {where} changed none of it meanwhile"
+            return f"{where} has changed {named} since the approval"
+        why = f"approved as {tree[:12]}; {where} has changed none of it since"
         reason = f"{given[-1].reason} ({why})" if given[-1].reason else why
         return ApprovalGiven(tree=rebase.tree, identity=given[-1].identity, reason=reason)
 

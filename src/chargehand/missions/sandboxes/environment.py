@@ -461,5 +461,5 @@ async def _run(services: Services, journal: EventSink, sandbox: Sandbox, command
         raise RefusedError(
             f"{ended}; {last}",
             code="setup_failed",
-            hint="correct project.setup (`chargehand project setup` runs it), or write setup = '' for none",
+            hint="correct project.setup (`chargehand project setup` runs it), or set setup = '' to do without",
         )

@@ -151,7 +151,7 @@ def _describe(check: CheckResult, tests: Sequence[str]) -> Finding:
         more = f" and {len(tests) - _SHOWN} more" if len(tests) > _SHOWN else ""
         what = f"{len(tests)} of the base's tests fail: {', '.join(map(printable, tests[:_SHOWN]))}{more}"
     elif check.reason in _UNCOMPARED:
-        what = "the base's tests cannot be loaded, for example because they import what was removed"
+        what = "the base's tests cannot be loaded, for example because they import removed code"
     else:
         what = f"it fails with the base's tests ({check.reason or check.status})"
     return Finding(

@@ -412,7 +412,7 @@ def _name_failures(check: CheckResult, compared: Comparison, names: Sequence[str
 
 def _describe_untold(check: CheckResult) -> Finding:
     message = (
-        f"{printable(check.name)} fails on the base too, and its output does not tell whether a failure is new"
+        f"{printable(check.name)} fails on the base too, and its output does not show whether a failure is new"
     )
     return _finding("failures_untold", "warning", message, asks=True)
 

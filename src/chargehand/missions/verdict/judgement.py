@@ -134,7 +134,7 @@ def judge_verdict(verdict: Verdict) -> AttemptEnd:
         message = "no checks are configured or were found, so nothing shows that the change is good"
         return _ask_person(Reason(code="checks_missing", message=message))
     if verdict.status == "degraded":
-        message = "inspection could not look at all of the tree in time"
+        message = "inspection of the tree did not finish in time"
         return _refuse(Reason(code="inspection_incomplete", message=message))
     if not verdict.is_good:
         failed = []
@@ -344,8 +344,8 @@ def _find_test_problem(
             if check.reason == "collection_error":
                 return _problem(
                     "no_failing_test",
-                    f"{check.name}: the new tests cannot be collected, which shows nothing; import what does not "
-                    "exist yet inside the test, so that the test itself fails",
+                    f"{check.name}: the new tests cannot be collected, which shows nothing; import missing "
+                    "code inside the test, so that the test itself fails",
                 )
             return _problem(
                 "role_broke_checks",
@@ -356,7 +356,9 @@ def _find_test_problem(
             "no_failing_test", "every test passes, or none was seen to run: a new test must fail on the base"
         )
     if not any(_passed_before(check, before) for check in failing):
-        message = f"{failing[0].name} fails on the base already, so a new failure cannot be told from an old one"
+        message = (
+            f"{failing[0].name} fails on the base already, so new failures cannot be distinguished from old ones"
+        )
         return _problem("tests_untold", message)
     return _find_unrelated_failures(failing, outputs, tests)
 
@@ -385,7 +387,7 @@ def _find_unrelated_failures(
     failed = [test for check in failing for test in outputs.get(check.name, _SILENT).failing]
     others = [test.name for test in failed if not any(is_of(test.name, path) for path in tests)]
     if others and len(others) == len(failed):
-        return _problem("no_failing_test", f"only tests fail that were there before: {', '.join(others[:_NAMED])}")
+        return _problem("no_failing_test", f"only existing tests fail: {', '.join(others[:_NAMED])}")
     if others:
         return _problem("role_broke_checks", f"tests fail that were not changed: {', '.join(others[:_NAMED])}")
     outside = [test.name for test in failed if test.outside]
@@ -394,5 +396,5 @@ def _find_unrelated_failures(
     return _problem(
         "no_failing_test",
         f"tests that failed in their setup or teardown, which shows nothing: {', '.join(outside[:_NAMED])}; call "
-        "what does not exist yet inside the test, so that it fails itself",
+        "missing code inside the test, so that it fails itself",
     )

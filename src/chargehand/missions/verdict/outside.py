@@ -70,7 +70,7 @@ async def serve_tree(
         await asyncio.wait((serving, starting), return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             said = serving.result().stderr.decode("utf-8", "replace")
-            raise InfrastructureError(f"the tree under test cannot be reached: {said!r}", code="relay_failed")
+            raise InfrastructureError(f"cannot connect to the tree under test: {said!r}", code="relay_failed")
         await starting
         yield serving
         if serving.done():

@@ -424,7 +424,7 @@ class Validator:
                 rule="acceptance_path",
                 severity="error",
                 path=path,
-                message=f"{obstacle}, where the checks have a file of their own",
+                message=f"{obstacle}, where the checks need their own file",
             )
             for path, obstacle in obstacles
             if obstacle is not None

@@ -138,7 +138,7 @@ class AnthropicDialect(ModelDialect):
         require_client_tools(offered_tools(kept), _CLIENT_TOOLS)
         edits = as_mappings(as_mapping(kept.get("context_management")).get("edits"))
         if any(not str(edit.get("type")).startswith("clear_") for edit in edits):
-            message = "context_management may only clear: compacting costs calls of its own"
+            message = "context_management may only clear: compacting costs further calls"
             raise GatewayFault("bad_request", message)
         messages = kept.get("messages")
         if isinstance(messages, list):

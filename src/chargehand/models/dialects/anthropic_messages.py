@@ -262,7 +262,7 @@ def _read_parts(content: object) -> Iterator[neutral.ConversationPart]:
             case "thinking" | "redacted_thinking":
                 continue
             case kind:
-                message = f"a block of type {kind!r:.40} means nothing to another dialect"
+                message = f"a block of type {kind!r:.40} has no equivalent in another dialect"
                 raise UntranslatableError(str(kind), message)
 
 

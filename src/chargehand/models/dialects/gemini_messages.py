@@ -274,7 +274,7 @@ def _read_part(part: Mapping[str, Any], detail: str = "") -> Iterator[neutral.Te
         )
     elif set(part) - {"thoughtSignature"}:
         names = ", ".join(sorted(part))
-        raise UntranslatableError(names, f"a part with {names[:80]!r} means nothing to another dialect")
+        raise UntranslatableError(names, f"a part with {names[:80]!r} has no equivalent in another dialect")
 
 
 def _read_tool(declared: Mapping[str, Any]) -> neutral.OfferedTool:
@@ -313,7 +313,7 @@ def _read_choice(config: Mapping[str, Any]) -> tuple[neutral.ToolChoice | None, 
     names = as_texts(config.get("allowedFunctionNames"))
     mode = _CHOICES.get(str(config.get("mode", "AUTO")), "auto")
     if len(names) > 1:
-        message = "a choice among some of the tools means nothing to another dialect"
+        message = "a choice among some of the tools has no equivalent in another dialect"
         raise UntranslatableError("toolConfig", message)
     return ("tool", names[0]) if names and mode == "required" else (mode, "")
 
@@ -355,7 +355,7 @@ def _write_part(part: neutral.ConversationPart) -> dict[str, Any]:
             return {"fileData": {"fileUri": part.url, **media}}
         case neutral.FilePart():
             return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
-    raise UntranslatableError("part", "a tool's part stands where words belong")
+    raise UntranslatableError("part", "a tool's part is in the place of text")
 
 
 def _write_call(call: neutral.ToolCallPart) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class OpenAIEmbeddings(EmbeddingsFormat):
         given = body.get("input")
         texts = [given] if isinstance(given, str) else given
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            message = "embeddings of tokens mean nothing to another provider: send the text"
+            message = "embeddings of tokens have no equivalent at another provider: send the text"
             raise UntranslatableError("input", message)
         return EmbeddingTexts(
             texts=tuple(texts),

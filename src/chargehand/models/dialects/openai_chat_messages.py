@@ -85,7 +85,7 @@ def read_chat_request(body: Mapping[str, Any], limit: int | None) -> NeutralRequ
     """Read a request; raises `UntranslatableError` for parts that no other dialect can express."""
     for field in ("functions", "function_call", "logprobs", "audio"):
         if body.get(field):
-            raise UntranslatableError(field, f"`{field}` means nothing to another dialect")
+            raise UntranslatableError(field, f"`{field}` has no equivalent in another dialect")
     if body.get("n") not in (None, 1):
         raise UntranslatableError("n", "several replies at once cannot be asked of another dialect")
     system: list[str] = []
@@ -199,7 +199,7 @@ def _read_message(message: Mapping[str, Any]) -> neutral.ConversationTurn | None
             thoughts = [neutral.ThoughtPart(text=thought)] if isinstance(thought, str) and thought else []
             parts = (*thoughts, *_read_parts(content), *_read_parts(message.get("refusal")), *calls)
             return neutral.ConversationTurn(role="assistant", parts=parts)
-    raise UntranslatableError("role", f"a message of role {role!r:.40} means nothing to another dialect")
+    raise UntranslatableError("role", f"a message of role {role!r:.40} has no equivalent in another dialect")
 
 
 def _read_parts(content: object) -> Iterator[neutral.TextPart | neutral.FilePart]:
@@ -221,7 +221,7 @@ def _read_parts(content: object) -> Iterator[neutral.TextPart | neutral.FilePart
                 name = str(given.get("filename", ""))
                 yield replace(neutral.file_from_url(given.get("file_data"), kind="file", name=name), cached=cached)
             case kind:
-                message = f"a part of type {kind!r:.40} means nothing to another dialect"
+                message = f"a part of type {kind!r:.40} has no equivalent in another dialect"
                 raise UntranslatableError(str(kind), message)
 
 
@@ -264,7 +264,7 @@ def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
             return "tool", name
         case None:
             return None, ""
-    raise UntranslatableError("tool_choice", f"tool_choice {choice!r:.80} means nothing to another dialect")
+    raise UntranslatableError("tool_choice", f"tool_choice {choice!r:.80} has no equivalent in another dialect")
 
 
 def _write_user(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:

@@ -191,7 +191,7 @@ def _read_item(item: Mapping[str, Any]) -> neutral.ConversationTurn | None:
             if not item.get("encrypted_content"):
                 parts = tuple(neutral.ThoughtPart(text=text) for text in texts if text)
         case kind:
-            message = f"an item of type {kind!r:.40} means nothing to another dialect"
+            message = f"an item of type {kind!r:.40} has no equivalent in another dialect"
             raise UntranslatableError(str(kind), message)
     return neutral.ConversationTurn(role=role, parts=parts)
 
@@ -216,7 +216,7 @@ def _read_parts(content: object) -> Iterator[neutral.TextPart | neutral.FilePart
                 file = neutral.file_from_url(where, kind="file", name=str(part.get("filename", "")))
                 yield replace(file, detail=neutral.read_detail(part.get("detail")), cached=cached)
             case kind:
-                message = f"a part of type {kind!r:.40} means nothing to another dialect"
+                message = f"a part of type {kind!r:.40} has no equivalent in another dialect"
                 raise UntranslatableError(str(kind), message)
 
 
@@ -241,7 +241,7 @@ def _read_choice(choice: object) -> tuple[neutral.ToolChoice | None, str]:
             return "tool", name
         case None:
             return None, ""
-    raise UntranslatableError("tool_choice", f"tool_choice {choice!r:.80} means nothing to another dialect")
+    raise UntranslatableError("tool_choice", f"tool_choice {choice!r:.80} has no equivalent in another dialect")
 
 
 def _write_items(turn: neutral.ConversationTurn) -> Iterator[dict[str, Any]]:

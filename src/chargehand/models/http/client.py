@@ -150,7 +150,7 @@ class _Connection(asyncio.Protocol):
         try:
             await waiter
         except TimeoutError:
-            raise HttpError("upstream_timeout", f"nothing came for {seconds:g} s") from None
+            raise HttpError("upstream_timeout", f"no data for {seconds:g} s") from None
         finally:
             timer.cancel()
             self._waiter = None
@@ -189,7 +189,7 @@ class DirectClient:
             while head is None or head.status < 200:  # earlier heads are interim replies
                 while (raw := take_head(connection.buffer)) is None:
                     if not await connection.wait_for_more(seconds):
-                        raise HttpError("upstream_cut", "it closed before its head was whole")
+                        raise HttpError("upstream_cut", "it closed before its head was complete")
                 head = parse_head(raw)
             framing = find_framing(head, method=method)
             reply = _DirectBody(self, connection, head, framing, seconds)

@@ -183,7 +183,7 @@ class ChunkedBody:
             line = data[place:end]
             if self._behind:
                 if line:
-                    raise _malformed_reply("a chunk is longer than it says")
+                    raise _malformed_reply("a chunk is longer than its declared size")
                 self._behind = False
             elif self._trailing:
                 self._trailing += len(line) + 2
@@ -208,7 +208,7 @@ class ChunkedBody:
 
     def _check_line(self, size: int) -> None:
         if self._behind and size > 1:
-            raise _malformed_reply("a chunk is longer than it says")
+            raise _malformed_reply("a chunk is longer than its declared size")
         if size > _LINE_BYTES:
             raise _malformed_reply(f"a line between its chunks is larger than {_LINE_BYTES} B")
 
@@ -236,7 +236,7 @@ def write_request(method: str, target: str, headers: Mapping[str, str], body: by
     """Return a complete request; raises `ValueError` for characters that are not allowed."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     if any(not line.isprintable() for line in lines) or " " in target:
-        raise ValueError("a line of the request would hold what has no place there")
+        raise ValueError("a line of the request would have invalid characters")
     if body or method == "POST":
         lines.append(f"content-length: {len(body)}")
     return "\r\n".join([*lines, "\r\n"]).encode("ascii") + body

@@ -308,7 +308,7 @@ class _ServedConnection:
             if self._server.held > self._limits.held_bytes:
                 raise _RefusalError(503, "too many large requests at once")
         if not isinstance(event, h11.EndOfMessage):
-            raise ConnectionResetError("the client went away")
+            raise ConnectionResetError("the client disconnected")
         return b"".join(pieces)
 
     async def _read_event(self, seconds: float) -> object:

@@ -286,9 +286,7 @@ class BudgetAdmission:
                 now = affordable_output(price, bound, left)
                 wanted = min(bound.output, _GOOD_OUTPUT)
                 if now < wanted and affordable_output(price, bound, self._ledger.left(settled=True) or 0.0) > now:
-                    raise GatewayFault(
-                        "budget_reserved", "what is left of the budget is reserved by calls under way"
-                    )
+                    raise GatewayFault("budget_reserved", "the rest of the budget is reserved by calls under way")
         with contextlib.suppress(ExhaustedError):  # another attempt reserved in between: less may still fit
             return self._reserve(call, served, bound, self._read_left(served))
         try:

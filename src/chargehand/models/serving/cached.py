@@ -64,7 +64,7 @@ class CacheWorker:
                 if durable:
                     self.cache.sync()
             except OSError as error:
-                _log.error("cannot note what call %s costs at most: %s", call, error.strerror)
+                _log.error("cannot record the maximum cost of call %s: %s", call, error.strerror)
 
         await self._executor.submit(write)
 

@@ -36,7 +36,7 @@ class StreamForwarder:
         if self._meter.malformed:
             raise GatewayFault("upstream_malformed", self._meter.malformed)
         if self._is_over():
-            message = f"the provider went on past the limit of {self._limit} output tokens"
+            message = f"the provider exceeded the limit of {self._limit} output tokens"
             raise GatewayFault("budget_exhausted", message)
 
     def _is_over(self) -> bool:

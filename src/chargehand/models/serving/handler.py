@@ -207,10 +207,10 @@ class RequestHandler:
             await self._settle_broken(call, fault)
             raise
         except asyncio.CancelledError:
-            await self._settle_broken(call, self._cut or GatewayFault("client_gone", "the client went away"))
+            await self._settle_broken(call, self._cut or GatewayFault("client_gone", "the client disconnected"))
             raise
         except ClientGoneError:
-            await self._settle_broken(call, GatewayFault("client_gone", "the client went away"))
+            await self._settle_broken(call, GatewayFault("client_gone", "the client disconnected"))
             raise
         finally:
             # Closing a second time does nothing, so this is for our own errors, which leave the cost unknown.
@@ -400,7 +400,7 @@ class RequestHandler:
         if self._request.operation == "reply":
             fault = self._rules.find_fault(content)
             if not fault and self._request.body.get("stream") is True:
-                fault = "the provider was asked for a stream and sent a whole reply"
+                fault = "the provider was asked for a stream and sent an unstreamed reply"
             if fault:
                 raise LostReply("upstream_malformed", self._redact(fault))
         return as_mapping(content)
@@ -468,7 +468,7 @@ class RequestHandler:
                     self._check_events(forwarder)
                     if not (meter.finished or meter.failed):
                         kind = GatewayFault if self._answer.begun else LostReply
-                        raise kind("upstream_cut", "the provider's stream ended before its reply was whole")
+                        raise kind("upstream_cut", "the provider's stream ended before its reply was complete")
             # Settled before the client sees the end: its next call finds the money that this one left.
             if meter.failed:
                 if self._request.health is not None:

@@ -321,7 +321,7 @@ class _SourceResolver(msgspec.Struct, frozen=True, kw_only=True):
             index = _bare_index(table.get("registry") or self.registries.get(current, {}).get("index"))
         problem = ""
         if not index:
-            problem = "the configuration does not say where its index is"
+            problem = "the configuration does not name its index"
         elif not index.startswith(_SPARSE):
             problem = "its index is a git repository, and a sandbox has no git over the network"
         elif not is_web_url(index.removeprefix(_SPARSE)):

@@ -102,7 +102,7 @@ class NodeRegistry:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             document = None
         if not isinstance(document, dict):
-            raise MirrorRefusal(502, f"{host_for_log(page.url)!r} answered what is not a package document")
+            raise MirrorRefusal(502, f"{host_for_log(page.url)!r} did not answer with a package document")
         versions = document.get("versions")
         prefix = f"{self._public_url}/npm/{package}/-"
         for version, entry in versions.items() if isinstance(versions, dict) else ():

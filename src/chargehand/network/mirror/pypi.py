@@ -142,7 +142,7 @@ def _parse_page(page: UpstreamPage) -> list[FileLink]:
         if "json" in page.media:
             return parse_json_links(page.body, url=page.url)
     except msgspec.MsgspecError:
-        raise MirrorRefusal(502, f"{host_for_log(page.url)!r} answered what is not an index page") from None
+        raise MirrorRefusal(502, f"{host_for_log(page.url)!r} did not answer with an index page") from None
     return parse_html_links(page.body.decode("utf-8", "replace"), url=page.url)
 
 

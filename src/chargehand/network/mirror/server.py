@@ -162,7 +162,7 @@ class _RequestConnection:
             raise MirrorRefusal(405, "this mirror answers only GET and HEAD")
         headers = dict(event.headers)
         if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
-            raise MirrorRefusal(400, "this mirror takes no request body")
+            raise MirrorRefusal(400, "this mirror accepts no request body")
         return event
 
     async def _send(self, reply: MirrorReply) -> None:

@@ -227,7 +227,7 @@ class RegistryClient:
             await response.aclose()
             url = join_web_url(bare, location)
             if not url:
-                raise MirrorRefusal(502, f"{host_for_log(bare)!r} redirects to what is not a web address")
+                raise MirrorRefusal(502, f"{host_for_log(bare)!r} redirects to an invalid web address")
         raise MirrorRefusal(502, f"{host_for_log(url)!r} redirects too often")
 
     async def _send(self, url: str, *, headers: dict[str, str]) -> httpx.Response:

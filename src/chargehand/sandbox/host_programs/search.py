@@ -59,7 +59,7 @@ class MountedPaths(Struct):
         broad = os.path.isdir(real) and (shared or any(os.path.lexists(f"{real}/{name}") for name in _PRIVATE))
         parts = sorted(part for name in _PARTS.get(kind, ()) for part in Path(path).glob(name)) if broad else []
         if broad and not parts:
-            return f"{real} holds more than the program, so it is not shown"
+            return f"{real} contains more than the program, so it is not shown"
         for each in [str(part) for part in parts] or [path]:
             # At both paths: programs are started by one path, and find their files by the other.
             for target in {os.path.realpath(each): None, os.path.abspath(each): None}:
@@ -219,7 +219,7 @@ def _judge_content(name: str, real: str) -> HostProgram | None:
         return None
     first = head.partition(b"\n")[0]
     if first.startswith(b"#!") and b"python" in first:
-        why = "its packages lie in your home (pip install --user); install it with pipx or `uv tool install`"
+        why = "its packages are in your home (pip install --user); install it with pipx or `uv tool install`"
         return HostProgram(name=name, problem=why)
     return HostProgram(name=name, problem="a script of your own; name its directory in sandbox.toolchain")
 

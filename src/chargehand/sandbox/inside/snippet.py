@@ -241,7 +241,7 @@ class Python:
     def _judge(self, error: BaseException) -> tuple[str, str, str, int | None]:
         """Return kind, name, message and line of an exception raised by a snippet."""
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == _ENOMEM):
-            return "memory", "MemoryError", "it went over its memory limit", self._line(error)
+            return "memory", "MemoryError", "it exceeded its memory limit", self._line(error)
         if isinstance(error, NotJson):
             return "not_json", "TypeError", error.args[0], None
         try:
@@ -323,7 +323,7 @@ class JavaScript:
         elif (first, second) == ("InternalError", "out of memory") or (
             second in ("null", "out of memory") and self._report.over(self._limit)
         ):
-            self._report.fail("memory", first, "it went over its memory limit", _line_in(third))
+            self._report.fail("memory", first, "it exceeded its memory limit", _line_in(third))
         else:
             self._report.fail(kind, first, second, _line_in(third))
 

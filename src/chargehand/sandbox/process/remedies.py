@@ -52,9 +52,9 @@ def remedy_for(message: str) -> str:
         if setting.is_file() and setting.read_text().strip() == bad:
             return command or _APPARMOR
     if _DISK_FULL in message:
-        return "free disk space in the state directory (chargehand gc --dry-run shows what it holds)"
+        return "free disk space in the state directory (chargehand gc --dry-run shows its content)"
     if "overlay" in message:
         return (
             'set project.strategy = "direct", which needs no overlay, or use a file system overlayfs can stack on'
         )
-    return "see what `chargehand doctor` says of each part, or use another tier"
+    return "run `chargehand doctor` to see each part, or use another tier"

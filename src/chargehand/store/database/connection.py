@@ -31,13 +31,13 @@ Version = tuple[int, int]
 # A process that is stopped (not killed) during a write holds SQLite's write lock: the others wait this long.
 _BUSY_SECONDS = 30
 _HINTS = {
-    "store_corrupt": "`chargehand store restore DIRECTORY` brings a backup back, and keeps what is there now; "
-    "without one, stop all workers and save with `sqlite3 store.db .recover` what can still be read",
+    "store_corrupt": "`chargehand store restore DIRECTORY` restores a backup and keeps the present content; "
+    "without one, stop all workers and save the readable part with `sqlite3 store.db .recover`",
     "store_full": "free some space there (`chargehand gc` does), or set CHARGEHAND_HOME to one on another disk",
     "store_not_writable": "make the directory writable for you, or set CHARGEHAND_HOME to another one",
     "store_busy": "another process holds the store; try again when it is done",
-    "store_io": "check the disk; `chargehand store check` tells whether everything is intact",
-    "store": "`chargehand store check` tells whether everything is intact",
+    "store_io": "check the disk; `chargehand store check` shows whether everything is intact",
+    "store": "`chargehand store check` shows whether everything is intact",
 }
 # SQLite's primary result codes (https://sqlite.org/rescode.html) and the stable code of the error a person sees.
 _CODES = {

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _KEY_BYTES = 32
 _PRIVATE_DER = bytes.fromhex("302e020100300506032b657004220420")  # the prefix of a key's bytes in RFC 8410
 _PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
-_RESTORE = "`chargehand store restore` restores a backup; `chargehand audit verify` tells what it affects"
+_RESTORE = "`chargehand store restore` restores a backup; `chargehand audit verify` shows the affected missions"
 
 
 class PublicKey(Struct, frozen=True):
@@ -108,7 +108,7 @@ class KeyFiles:
         pem, public = _read(self.private), _read(self.public)
         if pem is None:
             if public is not None:
-                raise _key_error("key_missing", self.private, "is gone, while its public key is there")
+                raise _key_error("key_missing", self.private, "is missing, but its public key exists")
             key = AuditKey.generate()
             write_whole(self.private, key.to_pem(), durable=True)
             # `keys` may have been created just now, and its name must be on disk as well.

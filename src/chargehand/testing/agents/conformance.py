@@ -62,7 +62,7 @@ class AgentContract:
         )
         assert len(agent.abilities.fallbacks()) == lacks.count(False)
         for act, needed in (("ask", agent.abilities.asks), ("malformed", agent.abilities.reports)):
-            assert needed or act in self.left_out, f"what cannot {act} says so in left_out"
+            assert needed or act in self.left_out, f"an agent that cannot {act} says so in left_out"
 
     async def test_an_edit_ends_with_a_claim_of_success(self, open_case: OpenCase) -> None:
         """The written file exists, and the agent's end is a claim."""
@@ -145,7 +145,7 @@ class AgentContract:
         assert (outcome.claim, outcome.code) == ("failed", "malformed_message"), outcome
         assert "malformed 3 times in a row" in outcome.reason
         assert self._asked_again(case) == (3 if case.agent.checkpoints_itself else 2), (
-            "the native loop answers the last one too, and nobody reads that"
+            "the native loop answers the last one too, which is not read"
         )
 
     async def test_a_question_waits_for_its_answer(self, open_case: OpenCase) -> None:
@@ -235,7 +235,7 @@ class AgentContract:
         assert case.context.endpoint is not None
         everything = case.context.everything() + outcome.output + outcome.reason.encode()
         assert case.context.endpoint.token.encode() not in everything
-        assert b"[redacted:token]" in everything, "it told nothing, so nothing was tried"
+        assert b"[redacted:token]" in everything, "it revealed nothing, so nothing was tried"
 
     async def _case(self, open_case: OpenCase, act: str, **options: object) -> AgentCase:
         if act in self.left_out:

@@ -232,7 +232,7 @@ def no_room(what: str, need: Need, problem: str) -> InfrastructureError:
     return InfrastructureError(
         f"no space left for {what}: it takes about {megabytes(need.bytes)}, and {problem}",
         code="no_space",
-        hint="free some space, or run 'chargehand gc'; 'chargehand gc --dry-run' shows what stays",
+        hint="free some space, or run 'chargehand gc'; 'chargehand gc --dry-run' shows the items that stay",
     )
 
 

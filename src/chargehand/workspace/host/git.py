@@ -126,7 +126,7 @@ class Git:
         """Run one command; raise `GitError` when its exit code is not one of `ok`."""
         result = self.run(*args, input=input)
         if result.code not in ok:
-            hint = "make what git names writable for you" if _DENIED.search(result.error) else ""
+            hint = "make the paths that git names writable for you" if _DENIED.search(result.error) else ""
             raise GitError(f"git {args[0]} failed: {result.error!r}", exit_status=result.code, hint=hint)
         return result
 

@@ -149,7 +149,7 @@ def find_stale(reader: ObjectReader, old: str, new: str, changes: Iterable[Chang
         return ()
     message = (
         f"by the changed attributes {len(stale)} files, {shown_path(stale[0])} among them, show as modified in "
-        "every fresh checkout; 'git add --renormalize' of them settles that"
+        "every fresh checkout; to fix that: 'git add --renormalize' them"
     )
     finding = Finding(
         rule="attributes_stale", severity="warning", path=changed[0], message=message, needs_person=True

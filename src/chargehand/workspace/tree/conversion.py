@@ -72,7 +72,7 @@ class Conversion(Struct, frozen=True, kw_only=True):
                     f"begins with a byte order mark, which its encoding {self.encoding!r} forbids"
                 )
             if utf in ("16", "32") and not with_mark:
-                raise ConversionError(f"lacks the byte order mark that its encoding {self.encoding!r} asks for")
+                raise ConversionError(f"lacks the byte order mark that its encoding {self.encoding!r} needs")
             decoded = _encode(file, to="UTF-8", source=self.encoding)
             # By default git checks the round trip for this encoding only.
             lossy = self.encoding.lower() == "shift-jis"

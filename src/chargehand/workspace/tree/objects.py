@@ -117,7 +117,7 @@ class ObjectReader:
             number, content = self._packs.read(self._git.Oid(raw=id))
         except KeyError as problem:
             if loose is not None:
-                raise _unreadable(id, "it is not what was written") from problem
+                raise _unreadable(id, "its content differs from what was written") from problem
             raise NotFoundError(f"no object {id.hex()!r} in the depot", code="object_not_found") from problem
         except self._git.GitError as problem:
             raise _unreadable(id, str(problem)) from problem

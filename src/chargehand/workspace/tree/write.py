@@ -247,7 +247,7 @@ class TreeWriter:
 def _check_name(name: bytes, prefix: bytes) -> None:
     if name in (b"", b".", b"..", b".git") or b"/" in name:
         raise RepositoryError(
-            f"the tree holds {os.fsdecode(prefix + name)!r}",
+            f"the tree contains {os.fsdecode(prefix + name)!r}",
             code="base_tree",
             hint="git cannot check that out either; give another commit (--base)",
         )
@@ -270,7 +270,7 @@ def clone_file(source: int, target: int) -> None:
         raise InfrastructureError(
             f"the file system of the state directory no longer clones files: {problem.strerror}",
             code="no_clone",
-            hint="keep CHARGEHAND_HOME on the btrfs or xfs where this workspace was made, or start anew",
+            hint="keep CHARGEHAND_HOME on the btrfs or xfs where this workspace was made, or start a new mission",
         ) from problem
 
 

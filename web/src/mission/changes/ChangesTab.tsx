@@ -75,7 +75,7 @@ interface FilesProps {
 
 function Files({ mission, changes, from, to, file, onFile }: FilesProps) {
   const chosen = changes.files.find(({ path }) => path === file) ?? changes.files[0];
-  if (!chosen) return <EmptyState title="Between these two nothing differs." />;
+  if (!chosen) return <EmptyState title="These two do not differ." />;
   const added = changes.files.reduce((sum, entry) => sum + (entry.added ?? 0), 0);
   const removed = changes.files.reduce((sum, entry) => sum + (entry.removed ?? 0), 0);
   return (

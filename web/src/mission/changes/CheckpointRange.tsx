@@ -11,7 +11,7 @@ interface Props {
 /** Two sliders over all trees of a mission: the one to compare from, and the one to compare to. */
 export function CheckpointRange({ stops, from, to, onChange }: Props) {
   return (
-    <div className="card range" role="group" aria-label="What is compared">
+    <div className="card range" role="group" aria-label="Compared checkpoints">
       <Scrubber label="From" stops={stops} value={from} onChange={(id) => onChange({ from: id })} />
       <Scrubber label="To" stops={stops} value={to} onChange={(id) => onChange({ to: id })} />
     </div>

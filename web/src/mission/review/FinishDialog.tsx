@@ -66,14 +66,14 @@ export function FinishDialog({ mission, review, files, units, state, act, onClos
         <p>
           {count(accepted, "hunk")} accepted, {seen.rejected.length} rejected, {open} not decided.
         </p>
-        {open > 0 && <p className="card warn">What is not decided stays in the change as it is.</p>}
+        {open > 0 && <p className="card warn">Undecided hunks stay in the change as they are.</p>}
         {takes && <PlanOfRestore plan={plan} stale={stale} />}
         <label className="row">
           <input type="checkbox" checked={promote} disabled={!promotable} onChange={(event) => setPromote(event.target.checked)} />
-          {asked ? "Promote what is left" : "Promote exactly the tree that you reviewed"}
+          {asked ? "Promote the rest" : "Promote exactly the tree that you reviewed"}
         </label>
-        {!promotable && <p className="small soft">It cannot be promoted as it stands.</p>}
-        {asked && promote && <p className="small soft">What is left is judged anew first. If it is not green, it is not promoted.</p>}
+        {!promotable && <p className="small soft">It cannot be promoted in its present state.</p>}
+        {asked && promote && <p className="small soft">The rest is judged again first, and is promoted only if green.</p>}
         <label className="row">
           <input type="checkbox" checked={tell} disabled={way === null} onChange={(event) => setTell(event.target.checked)} />
           {way === "send" ? "Send the agent a message" : "Start another round with a message"}

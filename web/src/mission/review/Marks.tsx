@@ -7,7 +7,7 @@ export function Marks({ marks, said = [] }: { marks: readonly ReviewMark[]; said
   const shown = marks.filter(({ message }) => !said.some((reason) => reason.message === message));
   if (shown.length === 0) return null;
   return (
-    <ul className="small review-marks" aria-label="What checks and inspection say">
+    <ul className="small review-marks" aria-label="Findings of checks and inspection">
       {shown.map((mark, index) => (
         <li key={index} className={mark.severity === "info" ? "soft wrap" : "tone-bad wrap"}>
           <Icon name="warning" /> {mark.line !== null && `line ${mark.line}, `}

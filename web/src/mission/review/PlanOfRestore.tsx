@@ -8,14 +8,14 @@ const ACTIONS: Record<string, string> = { restored: "as it was before", deleted:
 /** The server's plan of a restore, path by path. */
 export function PlanOfRestore({ plan, stale }: { plan: UseQueryResult<RestoreDocument>; stale: boolean }) {
   return (
-    <Loaded query={plan} label="Working out what is taken back">
+    <Loaded query={plan} label="Computing the changes to take back">
       {({ plan: { paths } }) => {
         const changed = paths.filter(({ action }) => action !== "kept");
         return (
           <div className="stack" role="group" aria-label="What is taken back">
             {stale && (
               <p role="alert" className="card bad">
-                The mission changed since this review was loaded. Close this dialog: the change is loaded anew.
+                The mission changed since this review was loaded. Close this dialog: the change is then loaded again.
               </p>
             )}
             <p>

@@ -26,7 +26,7 @@ export function ReviewHelp({ onClose }: { onClose: () => void }) {
           </div>
         ))}
       </dl>
-      <p className="small soft">Your decisions and comments are kept for you on the server, where colleagues see them. What was accepted before is folded in the next round.</p>
+      <p className="small soft">Your decisions and comments are kept for you on the server, where colleagues see them. Hunks accepted before are folded in the next round.</p>
     </Dialog>
   );
 }

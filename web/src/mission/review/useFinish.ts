@@ -36,7 +36,7 @@ export function useFinish(mission: string, seen: string, back: TakenBack, plan: 
       if (left === null && back.files.length + back.hunks.length > 0) {
         tree = await takeBack(path, back, plan);
         setLeft(tree);
-        done.push("What you rejected is taken back.");
+        done.push("The rejected hunks are taken back.");
       }
       let follows = false;
       if (promote) {
@@ -67,9 +67,9 @@ export function useFinish(mission: string, seen: string, back: TakenBack, plan: 
 
 async function takeBack(path: string, back: TakenBack, plan: RestoreDocument | undefined): Promise<string> {
   const made = await post<RestoreDocument | Accepted>(`${path}/restore`, { checkpoint: "base", ...back });
-  if ("accepted" in made) throw new Error("It is still being taken back. The change is loaded anew then: promote it after another look.");
+  if ("accepted" in made) throw new Error("The hunks are still being taken back. The change is then loaded again: review it before you promote it.");
   if (made.plan.result !== plan?.plan.result) {
-    throw new Error("The mission changed meanwhile: what was taken back is not what you saw. Look at it again before you promote it.");
+    throw new Error("The mission changed meanwhile: the hunks taken back differ from those you saw. Review it again before you promote it.");
   }
   return made.plan.result;
 }

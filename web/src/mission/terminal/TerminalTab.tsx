@@ -64,7 +64,7 @@ export default function TerminalTab({ mission }: { mission: MissionDetails }) {
           {inWords(state, status, kept, lines)}
         </span>
       </div>
-      <div ref={place} className="terminal-place" role="region" aria-label="What the mission prints" />
+      <div ref={place} className="terminal-place" role="region" aria-label="Output of the mission" />
     </div>
   );
 }
@@ -72,10 +72,10 @@ export default function TerminalTab({ mission }: { mission: MissionDetails }) {
 function inWords(state: SocketState, status: Status | null, kept: boolean, lines: number): string {
   if (state === "connecting") return "Connecting";
   if (state === "reconnecting") return "Reconnecting";
-  if (state === "ended" && lines === 0) return "The mission has ended, and nothing of what it printed was kept.";
+  if (state === "ended" && lines === 0) return "The mission has ended, and none of its output was stored.";
   const last = status && status.attempt > 0 ? `Attempt ${status.attempt}: ${status.attempt_status}. ` : "";
-  if (state === "ended") return `${last}The mission has ended${kept ? "; this is what was kept" : ""}.`;
-  return `${last}${lines === 0 ? "Live. Nothing was printed yet." : "Live."}`;
+  if (state === "ended") return `${last}The mission has ended${kept ? "; this is its stored output" : ""}.`;
+  return `${last}${lines === 0 ? "Live. No output yet." : "Live."}`;
 }
 
 function Find({ screen }: { screen: React.RefObject<Screen | null> }) {

@@ -12,7 +12,7 @@ export class TerminalText {
   private one(record: TerminalRecord): string {
     if (record.kind === "reset") {
       this.place = "";
-      return heading("The mission goes on; what follows is new");
+      return heading("The mission continues; new output follows");
     }
     if (record.kind === "dropped") return heading(record.count > 0 ? `${record.count} lines are left out here` : "Earlier output is left out here");
     if (record.kind !== "line") return "";
