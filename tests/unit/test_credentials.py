@@ -249,15 +249,15 @@ def test_a_secrets_file_that_is_not_regular_is_refused(directory: Path, tmp_path
     path = directory / "secrets.json"
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert "symbolic link" in fails(ConfigError, "secrets_file", lambda: kept.get(NAME))
-    assert "symbolic link" in fails(ConfigError, "secrets_file", lambda: kept.set(NAME, VALUE))
+    assert "is a symbolic link" in fails(ConfigError, "secrets_file", lambda: kept.get(NAME))
+    assert "is a symbolic link" in fails(ConfigError, "secrets_file", lambda: kept.set(NAME, VALUE))
     assert json.loads((tmp_path / "elsewhere").read_text())["secrets"] == {NAME: VALUE}
     path.unlink()
     os.mkfifo(path, 0o600)
-    assert "regular" in fails(ConfigError, "secrets_file", lambda: kept.get(NAME))
+    assert "is not a regular file" in fails(ConfigError, "secrets_file", lambda: kept.get(NAME))
     path.unlink()
     path.mkdir(mode=0o700)
-    assert "regular" in fails(ConfigError, "secrets_file", lambda: kept.get(NAME))
+    assert "is not a regular file" in fails(ConfigError, "secrets_file", lambda: kept.get(NAME))
 
 
 @pytest.mark.parametrize(

@@ -202,10 +202,13 @@ class SecretsFile:
                 descriptor = os.open(self.path, _READ)
             except (FileNotFoundError, NotADirectoryError):
                 return SecretsContent()
-            with os.fdopen(descriptor, "rb") as file:
+            try:
                 # By the open file: the path may lead to another file a moment later.
-                self._refuse_exposed(os.fstat(file.fileno()))
-                content = file.read(_LARGEST_FILE + 1)
+                self._refuse_exposed(os.fstat(descriptor))
+                with os.fdopen(descriptor, "rb", closefd=False) as file:
+                    content = file.read(_LARGEST_FILE + 1)
+            finally:
+                os.close(descriptor)
         hint = "repair it, or move it away and set the secrets again"
         if len(content) > _LARGEST_FILE:
             raise self._error("is far too large", hint)
