@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
+from hypothesis import example as explicit
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -359,6 +360,7 @@ def test_every_task_is_shown_or_counted(standings: list[CrewStanding], width: in
 
 
 @given(st.lists(IDS, min_size=1, max_size=3), st.integers(20, 140))
+@explicit(["0" * 15], 20)
 def test_a_wrapped_command_remains_valid_for_a_shell(names: list[str], width: int) -> None:
     words = ("chargehand", "mission", "answer", *names, shlex.quote("ISO 8601, or what"))
     lines = wrap_command(words, width)

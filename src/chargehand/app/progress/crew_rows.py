@@ -281,8 +281,9 @@ def wrap_command(words: Sequence[str], width: int) -> list[str]:
         line = f"{_INDENT}{word}"
         # The id of a task may be too long by itself; quoted text cannot be broken.
         while cell_len(line) > width - 2 and not set(line) & set("'\"") and width > len(_INDENT) + 2:
-            lines.append(f"{line[: width - 1]}\\")
-            line = line[width - 1 :]
+            cut = min(width, len(line)) - 1  # the rest keeps a letter: the next word would join an empty line
+            lines.append(f"{line[:cut]}\\")
+            line = line[cut:]
     lines.append(line)
     return lines if all(cell_len(each) <= width for each in lines) else []
 
