@@ -98,6 +98,9 @@ _ROUNDS = {
 }
 
 
+_SMOKE_SIZES = (60, 240)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)} (default: all)")
@@ -111,8 +114,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--rounds", type=float, default=1.0, help="multiplies the number of rounds")
+    parser.add_argument("--smoke", action="store_true", help="run everything once to see that it works")
     parser.add_argument("--place", type=Path, help="directory for temporary files (default: the system's)")
     wanted = parser.parse_args()
+    if wanted.smoke:
+        wanted.files = ",".join(map(str, _SMOKE_SIZES))
     unknown = set(wanted.names) - set(_NAMES)
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)}")
@@ -164,18 +170,20 @@ async def _show(wanted: argparse.Namespace, place: Path) -> list[Result]:
     results = []
     async for result in _run(wanted, place):
         results.append(result)
-        if not wanted.json:
+        if not wanted.json and not wanted.smoke:
             print(report.rows(result), flush=True)
     return results
 
 
 def _rounds(wanted: argparse.Namespace, name: str) -> int:
+    if wanted.smoke:
+        return 1
     factor: float = wanted.rounds
     return max(3, round(_ROUNDS[name] * factor))
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -183,6 +191,9 @@ def main() -> None:
     wanted = _arguments()
     place = Path(tempfile.mkdtemp(prefix="chargehand-benchmark-", dir=wanted.place))
     try:
+        if wanted.smoke:
+            asyncio.run(_show(wanted, place))
+            return
         described = machine.describe(place)
         if not wanted.json:
             print(", ".join(f"{key.replace('_', ' ')} {value}" for key, value in described.items()))

@@ -405,7 +405,7 @@ def _memory(pid: int, field: str) -> float:
 
 
 def _p95(samples: Sequence[float]) -> float:
-    return statistics.quantiles(samples, n=20)[-1]
+    return statistics.quantiles(samples, n=20)[-1] if len(samples) > 1 else samples[0]
 
 
 def _paced() -> float:

@@ -82,10 +82,10 @@ async def compare(
 ) -> Result:
     """Take `rounds` rounds (fewer, but at least 3, once `seconds` are over), each side in turn: A B A B.
 
-    One sample of each side is taken first and discarded, except for sides with a `most`.
+    One sample of each side is taken first and discarded, except for sides with a `most` and for a single round.
     """
     for side in sides:
-        if side.most is None:
+        if side.most is None and rounds > 1:
             await side.sample()
     taken = [Taken(name=side.name) for side in sides]
     started = time.monotonic()
@@ -94,7 +94,7 @@ async def compare(
             break
         for side, record in zip(sides, taken, strict=True):
             if side.most is None or number < side.most:
-                record.rounds.append([await side.sample() for _ in range(side.repeat)])
+                record.rounds.append([await side.sample() for _ in range(side.repeat if rounds > 1 else 1)])
     return Result(
         benchmark=benchmark,
         case=case,
