@@ -17,6 +17,7 @@ from chargehand.models.contract import CallListeners, HttpLimits
 from chargehand.models.event_stream import EventSplitter
 from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
+from chargehand.network.unix_socket import bind_listener
 
 ASK: dict[str, Any] = {"model": "m", "messages": [], "max_tokens": 20}
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
@@ -199,9 +200,11 @@ async def test_a_client_that_does_not_read_is_cut(tmp_path: Path) -> None:
     assert record.status == "ok"
 
 
-async def test_a_socket_with_a_long_path_is_created_and_removed(tmp_path: Path) -> None:
+async def test_a_stale_socket_with_a_long_path_is_replaced_and_removed(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
+    bind_listener(deep / "g.sock").close()  # as a killed process leaves it
+    assert (deep / "g.sock").is_socket()
     for _ in range(2):
         first = _gateway()
         await first.listen_unix(deep / "g.sock")
