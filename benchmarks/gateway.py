@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway_side import EVENT, PACE_SECONDS, PIECES
-from benchmarks.measure import Result, Side, Taken, compare
+from benchmarks.measure import Result, Side, Taken, compare, percentile_95
 from benchmarks.mission_kit import MissionKit
 from benchmarks.throwaway import environment_with
 
@@ -115,7 +115,10 @@ async def _calls(
         )
         for side in others
     ]
-    slow = [Taken(name=side.name, rounds=[[_p95(side.samples) - _p95(base.samples)]]) for side in others]
+    slow = [
+        Taken(name=side.name, rounds=[[percentile_95(side.samples) - percentile_95(base.samples)]])
+        for side in others
+    ]
     return [
         plain,
         replace(plain, case=f"added to a {case}, p50", sides=tuple(middle), aim=ADDED_AIM, note=""),
@@ -402,10 +405,6 @@ def _memory(pid: int, field: str) -> float:
     """Return a field of `/proc/PID/status` in megabytes."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024 / 1e6
-
-
-def _p95(samples: Sequence[float]) -> float:
-    return statistics.quantiles(samples, n=20)[-1] if len(samples) > 1 else samples[0]
 
 
 def _paced() -> float:

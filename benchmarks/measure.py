@@ -106,6 +106,11 @@ async def compare(
     )
 
 
+def percentile_95(samples: Sequence[float]) -> float:
+    """Return the value that 95 of 100 samples do not exceed; of a single sample, this one."""
+    return statistics.quantiles(samples, n=20)[-1] if len(samples) > 1 else samples[0]
+
+
 @contextmanager
 def timed() -> Iterator[list[float]]:
     """Append the seconds that the block takes to the yielded list."""

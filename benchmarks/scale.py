@@ -8,7 +8,7 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.measure import Result, Side, compare, timed
+from benchmarks.measure import Result, Side, compare, percentile_95, timed
 from benchmarks.memory import held
 from benchmarks.mission_kit import MissionKit, Opened
 from chargehand.sandbox.contract import Sandbox
@@ -88,7 +88,7 @@ async def _freezing(kit: MissionKit, opened: Opened, *, rounds: int) -> Result:
                 await asyncio.sleep(0.005)
                 assert _newest(root) == before, "something was written while it was frozen"
                 await sandbox.thaw()
-            slowest.append(statistics.quantiles(took, n=20)[-1])
+            slowest.append(percentile_95(took))
             return statistics.median(took)
 
         sides = [Side(name="freeze", sample=frozen)]

@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.measure import Result, Side, compare, spend
+from benchmarks.measure import Result, Side, compare, percentile_95, spend
 from benchmarks.mission_kit import MissionKit
 from chargehand.app.accounts import create_token, owner
 from chargehand.app.reading import StateReader
@@ -63,7 +62,7 @@ async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
                 sample = _asking(client, _API + path, after=functools.partial(_write, environ, place))
                 side = Side(name=f"GET {path}", sample=sample, repeat=_REPEAT)
                 found = await compare("server", path, [side, floor], rounds=rounds, aim=AIM, seconds=20)
-                note = f"{path}: 95th percentile {1000 * _percentile(found.sides[0].samples):.1f} ms"
+                note = f"{path}: 95th percentile {1000 * percentile_95(found.sides[0].samples):.1f} ms"
                 results.append(
                     replace(found, note=f"{note}; {_MISSIONS:,} missions, {_MISSIONS * _EVENTS:,} events")
                 )
@@ -153,10 +152,6 @@ def _asking(
         return took
 
     return ask
-
-
-def _percentile(samples: list[float]) -> float:
-    return statistics.quantiles(samples, n=20)[-1]
 
 
 async def _fan_out(url: str, token: str, environ: dict[str, str], place: Path) -> Result:

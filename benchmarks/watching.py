@@ -6,14 +6,13 @@ import asyncio
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import Result, Taken
+from benchmarks.measure import Result, Taken, percentile_95
 from benchmarks.mission_kit import MissionKit, Opened
 from benchmarks.throwaway import environment_with
 
@@ -62,7 +61,8 @@ class _Seen:
         """Return the result as text."""
         gaps = f", gaps named: {', '.join(self.gaps)}" if self.gaps else ""
         told = f"{way} told {len(self.delays):,} of {self.made:,}{gaps}"
-        return f"{told}, p95 {_p95(self.delays):.1f} ms, {self.cpu:.2f} s processor, {self.memory / 1e6:.1f} MB"
+        slowest, memory = 1000 * percentile_95(self.delays), self.memory / 1e6
+        return f"{told}, p95 {slowest:.1f} ms, {self.cpu:.2f} s processor, {memory:.1f} MB"
 
 
 async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
@@ -164,7 +164,3 @@ def _held_against(told: dict[str, object], made: list[str], way: _Way) -> _Seen:
     if way.kind == "watcher" and len(delays) < len(made) and not gaps:
         raise RuntimeError(f"the watcher told {len(delays)} of {len(made)} and named no gap")
     return _Seen(made=len(made), delays=delays, cpu=cpu, memory=memory, gaps=tuple(gaps))
-
-
-def _p95(samples: Sequence[float]) -> float:
-    return 1000 * statistics.quantiles(samples, n=20)[-1]

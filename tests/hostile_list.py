@@ -604,7 +604,7 @@ TREES = (
 
 def table() -> str:
     """Return the table of the threat model."""
-    lines = ["| an attempt | what stops it | tried by |", "|---|---|---|"]
+    lines = ["| an attempt | what stops it | tried by |", "| -- | -- | -- |"]
     for one in ATTEMPTS:
         here = ["the list"] if one.program else []
         closer = [f"[{one.closer.rpartition('/')[2].partition('.py')[0]}](../{one.closer.partition('::')[0]})"]
