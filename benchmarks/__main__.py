@@ -98,7 +98,7 @@ _ROUNDS = {
 }
 
 
-_SMOKE_SIZES = (60, 240)
+_SMOKE_SIZES = (1_200, 2_400)
 
 
 def _arguments() -> argparse.Namespace:

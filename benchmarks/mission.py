@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.measure import Result, Side, Taken, compare, settle, spend
 from benchmarks.mission_kit import MANY, MissionKit, Opened
-from benchmarks.repositories import ENVIRONMENT, git, paths
+from benchmarks.repositories import ENVIRONMENT, git
 
 AIM = 0.6
 _PROGRAM = Path(sys.executable).with_name("chargehand")
@@ -43,6 +43,7 @@ git worktree add --quiet -b "$1" "$2" main
 cd "$2"
 echo "changed by $1" >> "$3"
 true
+git add "$3"
 git commit --quiet --all -m "$1"
 """
 
@@ -52,7 +53,7 @@ async def run(kit: MissionKit, opened: Opened, *, rounds: int) -> list[Result]:
 
     The interpreter's start is subtracted, since it is not part of the work; base and probe already exist.
     """
-    path = paths(kit.files)[5]
+    path = "NOTES.md"  # not code: if no check opened changed code, a person would have to decide
     target = kit.place / "by-hand"
     environ = kit.environ
 
