@@ -391,7 +391,7 @@ class TestEdit:
             ("a.py", "x = (\n", "syntax: '(' was never closed at line 1 (as Python "),
             ("a.py", "import re\nre.compile('\\d')\n", "syntax: ok"),
             ("a.py", "x" + ".b" * 50_000, "syntax: "),
-            ("a.json", '{"a": 1,}', "syntax: Expecting property name enclosed in double quotes at line 1"),
+            ("a.json", '{"a": 1 "b"}', "syntax: Expecting ',' delimiter at line 1"),
             ("a.json", "[" * 50_000, "syntax: "),
             ("tsconfig.json", "// fine\n{}", None),
             ("a.toml", "a = \n", "syntax: Invalid value (at line 1, column 5)"),
