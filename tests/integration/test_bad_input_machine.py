@@ -284,7 +284,10 @@ SAYS_900_KB = shell("head -c 900000 /dev/urandom; touch said")
 def refused_for_space(result: Completed) -> None:
     """Assert that a run stopped and reported a full disk; it waits if there was room to record that."""
     if result.code == 3:
-        assert (result.document["status"], result.reasons) == ("waiting", {"no_space"}), result
+        waits = (result.document["status"], result.reasons) == ("waiting", {"no_space"})
+        # Several workers in a row met the full disk before there was room to record it.
+        given_up = (result.document["status"], result.reasons) == ("paused", {"worker_lost"})
+        assert waits or (given_up and result.error["code"] in FULL), result
         return
     assert result.code == 6, result
     assert result.error["code"] in FULL, result

@@ -152,7 +152,7 @@ def test_costs_times_and_counts_are_those_of_the_log(served: Served, open_page: 
     }
     # Nothing is older than a minute, so the period includes everything.
     page.get_by_label("Of", exact=True).select_option("24h")
-    expect(page.get_by_role("heading", name="How missions stand: 5 in all")).to_be_visible()
+    expect(page.get_by_role("heading", name="Missions by status: 5 in total")).to_be_visible()
     assert cells(page, "By model") == by_model
 
 

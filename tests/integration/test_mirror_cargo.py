@@ -95,7 +95,7 @@ REPLACED = '[source.own]\nregistry = "sparse+https://a.invalid/"\nreplace-with =
         ('[registries.own]\nindex = "https://git.invalid/index"\n', "git repository"),
         (f'{REPLACED}"d"\n[source.d]\ndirectory = "v"\n', "a directory"),
         (f'{REPLACED}"own"\n', "circle"),
-        (f'{REPLACED}"no"\n', "does not say"),
+        (f'{REPLACED}"no"\n', "does not name its index"),
         ('[registries.own]\nindex = "sparse+file:///etc/"\n', "not an http"),
     ],
 )

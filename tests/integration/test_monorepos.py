@@ -137,7 +137,7 @@ def test_a_mission_at_the_top_uses_no_subdirectory_project(cli: Cli, monorepo: P
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("services/nothing", "is not there"),
+        ("services/nothing", "does not exist"),
         ("README.md", "is a file"),
         ("../elsewhere", "is not in the repository"),
         ("/etc", "is not in the repository"),
