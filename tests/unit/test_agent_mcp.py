@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
+from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chargehand.agents.native.mcp import relay
 from chargehand.agents.native.mcp.schema import faults, plain_schema
 from chargehand.agents.native.mcp.server import McpError, McpExchange
 from chargehand.agents.native.mcp.tools import read_content
@@ -207,3 +213,19 @@ async def test_requests_without_end_are_not_answered_without_end() -> None:
     made = talk()
     feed(made, ({"id": number, "method": "ping"} for number in range(1000)))
     assert len(said(made)) == 100
+
+
+def test_a_server_that_ends_before_it_reads_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    """Its end becomes known only after the host's data could not be written."""
+    program = ("sh", "-c", "exec 0<&-; touch closed; sleep 0.5; echo no input >&2; exit 4")
+    argv = [sys.executable, "-I", "-S", relay.__file__, "talk", str(tmp_path / "relay"), *program]
+    with subprocess.Popen(argv, cwd=tmp_path, stdin=PIPE, stdout=PIPE, stderr=PIPE) as talk:
+        assert talk.stdin is not None
+        assert talk.stderr is not None
+        assert talk.stderr.readline() == b"new\n"
+        while not (tmp_path / "closed").exists():
+            time.sleep(0.01)
+        talk.stdin.write(b"{}\n")
+        talk.stdin.flush()
+        word, _, report = talk.stderr.read().decode().partition(" ")
+    assert (word, json.loads(report)) == ("ended", {"code": 4, "stderr": "no input\n"})

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     import subprocess
+    from typing import IO
 
 # Bytes that a server may send in one talk.
 MOST = 16 << 20
@@ -56,12 +57,26 @@ class ServerKeeper:
             # The host's data is passed on until its end.
             try:
                 while stdin is not None and (piece := talk.recv(_PIECE)):
-                    stdin.write(piece)
-                    stdin.flush()
+                    if not self._pass_on(piece, stdin):
+                        break
             except OSError:
-                pass  # the host or the server is gone: the talk is over
+                pass  # the host is gone: the talk is over
             self._switch_talk(None)
             talk.close()
+
+    def _pass_on(self, piece: bytes, stdin: IO[bytes]) -> bool:
+        """Write to the server; return `False` if it accepts no input."""
+        import time
+
+        try:
+            stdin.write(piece)
+            stdin.flush()
+        except OSError:
+            # If it has ended, `_watch` ends this process within that time. The talk stays open until then: its end
+            # tells the host to read the report.
+            time.sleep(3 * _LAST_WORDS_SECONDS)
+            return False
+        return True
 
     def _switch_talk(self, talk: socket.socket | None) -> None:
         with self._changed:
