@@ -83,6 +83,10 @@ _ABOVE = 512
 _OWN_MOUNTS = "/proc/thread-self/ns/mnt"
 
 
+# The process ids of all programs that this process started.
+STARTED: set[int] = set()
+
+
 class ForkedProcess:
     """One run of the program, with the part of `subprocess.Popen`'s interface that tests need."""
 
@@ -279,7 +283,9 @@ class _ForkServer:
         with tempfile.TemporaryFile() as told:
             told.write(json.dumps(request).encode())
             told.flush()
-            return int(self._ask("start", *streams, told.fileno(), *passed))
+            pid = int(self._ask("start", *streams, told.fileno(), *passed))
+        STARTED.add(pid)
+        return pid
 
     def status(self, pid: int) -> int | None:
         """Return the status of an ended program, as from waitpid(2), or `None` while it runs."""

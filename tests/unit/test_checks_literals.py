@@ -118,5 +118,10 @@ def test_an_edited_statement_with_effects_on_other_code_is_not_inside() -> None:
     assert not stays_inside("test_a.py", shared, shared.replace("1", "2"))
 
 
+def test_an_assertion_of_another_object_is_compared_as_it_is() -> None:
+    text = "import kit\n\n\ndef test_a():\n    kit.assertTrue(1, 1)\n"
+    assert not stays_inside("test_a.py", text, text.replace("assertTrue", "assertEqual"))
+
+
 def test_text_that_cannot_be_parsed_does_not_stay_inside() -> None:
     assert not stays_inside("test_a.py", "def test_a(:\n", "def test_b(:\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,20 @@ def test_wrong_agents_are_explained(user: str, message: str, hint: str) -> None:
 def test_an_agent_of_the_environment_needs_a_command() -> None:
     error = _fails(env={"CHARGEHAND_AGENTS_F_KIND": "command"})
     assert error.message == "environment CHARGEHAND_AGENTS_F_KIND: agent 'f' has no command"
+
+
+def test_a_relative_patch_is_refused_with_the_option_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fix it.patch").touch()
+    with pytest.raises(ConfigError, match=r"'fix it\.patch' is not the full path") as caught:
+        agent_from_option("patch:fix it.patch")
+    _, option = shlex.split((caught.value.hint or "").removeprefix("write "))
+    assert agent_from_option(option).patch == str(tmp_path / "fix it.patch")
+    with pytest.raises(ConfigError) as caught:
+        agent_from_option("patch:missing")
+    assert caught.value.hint == "write its full path"
 
 
 def test_an_agent_on_the_command_line() -> None:

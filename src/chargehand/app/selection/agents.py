@@ -45,6 +45,11 @@ def agent_from_option(text: str) -> AgentConfig:
             return AgentConfig(kind="native", model=parse_text(keys["model"], rest, "--agent"))
         case "cli":
             return AgentConfig(kind="cli", cli=parse_text(keys["cli"], rest, "--agent"))
+        case "patch" if rest and not Path(rest).expanduser().is_absolute():
+            # A worker in any directory reads it.
+            here = Path(rest).absolute()
+            hint = f"write --agent {shlex.quote(f'patch:{here}')}" if here.is_file() else "write its full path"
+            raise ConfigError(f"--agent: {format_value(rest)} is not the full path of a patch", hint=hint)
         case "patch":
             return AgentConfig(kind="patch", patch=parse_text(keys["patch"], rest, "--agent") if rest else None)
         case "acp" if rest in keys["cli"].choices:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from typing import TypeGuard
 
 from chargehand.checks.paths import language_of
 from chargehand.checks.suites.additions import REACHING_NAMES, leaves_tests_alone
@@ -116,7 +117,7 @@ class _Blanked(ast.NodeTransformer):
         before = self._is_compared
         self._is_compared = before and _is_assertion(node)
         try:
-            if self._is_compared and isinstance(node.func, ast.Attribute) and node.func.attr in _COMPARING:
+            if self._is_compared and _compares(node.func):
                 node.func.attr = "assertEqual"
             return self.generic_visit(node)
         finally:
@@ -147,6 +148,13 @@ class _Blanked(ast.NodeTransformer):
             return self.generic_visit(node)
         finally:
             self._in_value, self._is_compared = before
+
+
+def _compares(function: ast.expr) -> TypeGuard[ast.Attribute]:
+    """Return whether this is a method of the test case itself: a method of that name elsewhere may do anything."""
+    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+        return False
+    return function.value.id == "self" and function.attr in _COMPARING
 
 
 def _is_assertion(node: ast.AST) -> bool:

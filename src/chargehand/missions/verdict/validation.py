@@ -342,7 +342,7 @@ class Validator:
         new = self._find_new_tests(run)
         if mixed is None and not new:
             return run.told, ()
-        # One slot for both: they rarely use a whole processor each.
+        # One slot for both: no mission may wait for a slot while it holds another one.
         async with self.runs.queue.turn("checks"):
             repeating = asyncio.create_task(self._repeat_new_tests(tree, new, run))
             try:

@@ -65,6 +65,11 @@ class Cgroup(Struct, frozen=True):
     limits_in_force: dict[str, str] = field(default_factory=dict)
 
     @property
+    def exists(self) -> bool:
+        """Whether any of its directories is left."""
+        return any(directory.exists() for directory in self.directories)
+
+    @property
     def freezer(self) -> Path | None:
         """The file that orders a freeze, `None` if this group has no freezer."""
         name = "cgroup.freeze" if self.unified else "freezer.state"

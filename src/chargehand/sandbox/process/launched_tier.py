@@ -68,6 +68,7 @@ class LaunchedTier:
         self._alive = alive
         self._cgroups = Cgroups()
         self._groups = groups and self._cgroups.available
+        self._made: list[Cgroup] = []
         self._entered = False
         self._control: socket.socket | None = None
         self._launcher_pid = 0
@@ -201,6 +202,8 @@ class LaunchedTier:
         name = opening.name
         spec = opening.spec
         cgroup = self._cgroups.create(name, spec.limits) if self._groups else None
+        if cgroup is not None:
+            self._made = [*(each for each in self._made if each.exists), cgroup]
         # Before the launcher is asked: its report of the sandbox's end may arrive before this continues.
         ended = self._ended[name] = asyncio.get_running_loop().create_future()
         try:
@@ -303,6 +306,9 @@ class LaunchedTier:
             control.close()
             await asyncio.to_thread(_end_process, self._launcher_pid, seconds=_LAUNCHER_SECONDS)
         self._forget_launcher()
+        # All sandboxes have ended. A launcher that was killed, or a busy kernel, may have left their groups.
+        for cgroup in self._made:
+            await asyncio.to_thread(cgroup.remove)
         self._cgroups.sweep()
 
 
