@@ -15,18 +15,18 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from chargehand.app.config.keys import entry_keys, section_keys
-from chargehand.app.config.sources import variable_name
-from chargehand.app.documents import MissionDetails, mission_details, mission_document, to_json
 from chargehand.app.reference.configuration import render_reference
 from chargehand.app.reference.documents import DOCUMENTS, render_documents, render_schemas
 from chargehand.app.reference.limits import LIMITS, render_limits
 from chargehand.app.reference.messages import render_messages, schemas
+from chargehand.configuration.keys import entry_keys, section_keys
+from chargehand.configuration.sources import variable_name
 from chargehand.core.messages import MESSAGE_CLASSES, MessageType
 from chargehand.core.plans import Task
 from chargehand.core.state import MissionState
 from chargehand.missions.causes import load_causes
 from chargehand.missions.planning.schema import render_schema
+from chargehand.reports.documents import MissionDetails, mission_details, mission_document, to_json
 from chargehand.sandbox.contract import LimitName
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

@@ -15,9 +15,9 @@ import msgspec
 
 from chargehand import __version__
 from chargehand.app.accounts import OpenedSessionDocument
-from chargehand.app.story import EventLine, TerminalRecord
 from chargehand.core.codec import json_schema
 from chargehand.policy.access import ACCESS_RULES
+from chargehand.reports.story import EventLine, TerminalRecord
 from chargehand.server import (
     _change_routes,
     _log_routes,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from chargehand.app.config.keys import (
+from chargehand.configuration.keys import (
     AGENTS,
     MCP,
     MODELS,
@@ -19,7 +19,7 @@ from chargehand.app.config.keys import (
     entry_keys,
     section_keys,
 )
-from chargehand.app.config.sources import variable_name
+from chargehand.configuration.sources import variable_name
 from chargehand.core.amounts import format_seconds
 
 _HEAD = """\

@@ -30,7 +30,11 @@ from chargehand.app.checkpoints import (
     RestoreDocument,
     RollbackPreviewDocument,
 )
-from chargehand.app.documents import (
+from chargehand.app.requests import PlanChangeDocument, TaskAllowedDocument
+from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
+from chargehand.app.storage import ProvenanceDocument
+from chargehand.core.codec import json_schema
+from chargehand.reports.documents import (
     CheckpointsDocument,
     EventDocument,
     MessageDocument,
@@ -40,18 +44,14 @@ from chargehand.app.documents import (
     QuestionDocument,
     TranscriptDocument,
 )
-from chargehand.app.progress.plan_graph import PlanDocument
-from chargehand.app.reporting.report import MissionReport
-from chargehand.app.requests import PlanChangeDocument, TaskAllowedDocument
-from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
-from chargehand.app.statistics import (
+from chargehand.reports.plan_graph import PlanDocument
+from chargehand.reports.report import MissionReport
+from chargehand.reports.statistics import (
     AlertsDocument,
     ModelStatisticsDocument,
     StatisticsDocument,
     TrialDocument,
 )
-from chargehand.app.storage import ProvenanceDocument
-from chargehand.core.codec import json_schema
 
 # The command that prints each record.
 DOCUMENTS: Mapping[type[msgspec.Struct], str] = {

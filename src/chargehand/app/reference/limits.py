@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from chargehand.app.config.keys import format_key_value, section_keys
+from chargehand.configuration.keys import format_key_value, section_keys
 
 _HEAD = """\
 # Limits
