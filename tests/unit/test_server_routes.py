@@ -93,7 +93,7 @@ REFUSED = {
 
 
 def test_the_routes_known_to_the_client_match_the_server() -> None:
-    # python -m chargehand.server.openapi --routes > src/chargehand/server/routes.json
+    # scripts/pages writes the client's file
     assert list(known_routes().values()) == [route.signature for route in ROUTES]
 
 

@@ -1,13 +1,12 @@
 """The JSON Schema of plan files, from the records that a plan becomes and the short forms that files may use.
 
-`python -m chargehand.missions.planning.schema > docs/reference/plan.schema.json` writes it. It says what each key
-holds; what tasks have to be together (their order, who writes what) only reading a plan tells.
+It says what each key holds. Rules between tasks (their order, which of them writes a file) are checked when a
+plan is read.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import msgspec
@@ -129,7 +128,3 @@ def render_schema() -> str:
         },
     }
     return json.dumps(schema, indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render_schema())
