@@ -12,7 +12,6 @@ from tests.conftest import git
 from tests.promises_side import services, verdict
 from tests.workspace_kit import WorkspaceKit
 
-from chargehand.app.progress.event_text import describe
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import (
@@ -31,6 +30,7 @@ from chargehand.missions.journal import Journal, MissionSubmission, create_missi
 from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.reading import is_undelivered
 from chargehand.missions.services import OpenTarget, Services
+from chargehand.reports.progress.event_text import describe
 from chargehand.store.store import Store, open_store
 from chargehand.testing.delivery.fake_target import FakePlace, FakeTarget
 from chargehand.testing.delivery.suite import CrashError, DeliveryCase, DeliveryTargetContract
