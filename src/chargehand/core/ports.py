@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,11 +110,17 @@ class PendingSignIn(Struct, frozen=True, kw_only=True):
     @property
     def challenge(self) -> str:
         """The `code_challenge` of the method S256."""
+        # Imported here: every command loads this module, and few servers have a provider.
+        import base64
+        import hashlib
+
         return base64.urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).decode().rstrip("=")
 
     @property
     def nonce(self) -> str:
-        """The nonce that binds an ID token to this sign-in."""
+        """The nonce that binds an ID token to this sign-in; it reveals nothing about the verifier."""
+        import hashlib
+
         return hashlib.sha256(f"nonce {self.verifier}".encode()).hexdigest()
 
 

@@ -267,7 +267,7 @@ class Services(Struct, frozen=True, kw_only=True):
         )
 
 
-# Opens a delivery target for one mission; the `Fault` is called at its crash points.
+# Opens a delivery target for one mission, without input or output; the `Fault` is called at its crash points.
 OpenTarget = Callable[[Services, Journal, Fault], DeliveryTarget]
 
 
