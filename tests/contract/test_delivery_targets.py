@@ -12,7 +12,7 @@ from tests.conftest import git
 from tests.promises_side import services, verdict
 from tests.workspace_kit import WorkspaceKit
 
-from chargehand.core.errors import RefusedError
+from chargehand.core.errors import FencedError, RefusedError
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import (
     ApplyChanged,
@@ -312,3 +312,18 @@ async def test_names_are_unique_and_a_target_needs_only_earlier_ones(place: Plac
     ):
         with pytest.raises(ValueError, match="is a duplicate or needs a later target"):
             place.promoter(*targets)
+
+
+async def test_a_worker_that_lost_the_mission_stops_quietly(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = place.store.log
+    await place.promoter().deliver()
+    epoch = log.claim(place.mission, owner="before", epoch=log.get(place.mission).epoch)
+    journal = Journal(place.store, place.mission, clock=place.services.clock, epoch=epoch)
+    log.claim(place.mission, owner="after", epoch=epoch)
+    outside = FakePlace(tmp_path)
+    with pytest.raises(FencedError):
+        await Promoter(replace(place.services, targets=(outside.opens(),)), journal).deliver()
+    assert place.told() == OWN
+    assert not caplog.records
