@@ -23,8 +23,8 @@ from benchmarks.mission_kit import MissionKit
 from chargehand.app.accounts import create_token, owner
 from chargehand.core.mission_events import MessageSent, MissionCreated
 from chargehand.core.records import MissionRequest
+from chargehand.operations.table import OPERATIONS
 from chargehand.reports.reading import StateReader
-from chargehand.server.openapi import ROUTES
 
 AIM = 0.030
 _MISSIONS, _EVENTS = 1000, 1000
@@ -101,7 +101,7 @@ def up(environ: dict[str, str], place: Path) -> Iterator[str]:
 def _paths(ran: str) -> list[str]:
     """Return the routes that only read and need no parameter other than a mission."""
     found = ["/missions?q=mend%20it%207"]
-    for route in ROUTES:
+    for route in OPERATIONS:
         if route.method == "GET":
             mission = ran if route.path.endswith(_OF_A_CHANGE) else _LONG
             path = route.path.replace("{mission}", mission)

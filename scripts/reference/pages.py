@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from chargehand.server.openapi import ROUTES
+from chargehand.operations.table import OPERATIONS
 from scripts.reference.causes import render_causes
 from scripts.reference.configuration import render_reference
 from scripts.reference.documents import render_documents, render_schemas
@@ -18,7 +18,7 @@ from scripts.reference.plan_schema import render_schema
 
 def render_pages() -> Mapping[str, str]:
     """Return the content of every generated file."""
-    signatures = msgspec.to_builtins([route.signature for route in ROUTES])
+    signatures = msgspec.to_builtins([route.signature for route in OPERATIONS])
     return {
         "docs/reference/causes.md": render_causes(),
         "docs/reference/configuration.md": render_reference(),
@@ -27,5 +27,5 @@ def render_pages() -> Mapping[str, str]:
         "docs/reference/documents.json": render_schemas(),
         "docs/reference/plan.schema.json": render_schema(),
         **{f"docs/reference/{name}": text for name, text in render_messages().items()},
-        "src/chargehand/server/routes.json": json.dumps(signatures, indent=1) + "\n",
+        "src/chargehand/operations/operations.json": json.dumps(signatures, indent=1) + "\n",
     }

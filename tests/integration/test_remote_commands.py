@@ -11,8 +11,8 @@ import pytest
 from command_line import Cli, Completed, repository, shell
 from tests.server_kit import Served, serving
 
+from chargehand.operations.commands import served_commands
 from chargehand.policy.access import SCOPES
-from chargehand.server.commands import served_commands
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -19,7 +19,8 @@ from tests.crash_kit import wait_until
 from tests.server_kit import API, Served, frames, serving
 
 from chargehand.app.composition import App
-from chargehand.server.openapi import ROUTES, openapi_document
+from chargehand.operations.table import OPERATIONS
+from chargehand.server.openapi import openapi_document
 
 pytestmark = pytest.mark.needs_bwrap
 SETTLED = ("promoted", "refused", "failed", "waiting", "cancelled", "discarded", "exhausted", "paused")
@@ -137,7 +138,7 @@ def test_the_log_is_the_commands_log(cli: Cli, repo: Path, client: httpx.Client,
 def test_every_document_matches_its_schema(client: httpx.Client, promoted: str, waiting: str) -> None:
     document = openapi_document()
     checked = 0
-    for route in ROUTES:
+    for route in OPERATIONS:
         if route.method != "GET" or route.path_names not in ((), ("mission",)):
             continue
         for mission in (promoted, waiting) if route.path_names else ("",):

@@ -16,13 +16,13 @@ from starlette.types import Receive, Scope, Send
 from tests.server_kit import API, PASSWORD, Served, environment, record_missions, serving
 
 from chargehand.app.accounts import create_login_code, create_user, owner, revoke_token, set_user_disabled
+from chargehand.operations.operation import Operation
+from chargehand.operations.table import OPERATIONS
 from chargehand.policy.access import ACCESS_RULES, ROLES, SCOPES, AccessScope, judge_access
 from chargehand.reports.reading import StateReader
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._guard import Hosts, RequestGuard
-from chargehand.server._routes import Route
 from chargehand.server.application import ChargehandServer
-from chargehand.server.openapi import ROUTES
 
 MISSION = "m-00000"
 
@@ -44,7 +44,7 @@ def code(answer: httpx.Response) -> str:
     return str(error["code"])
 
 
-def address(route: Route) -> str:
+def address(route: Operation) -> str:
     names = {
         "mission": MISSION,
         "artifact": "0123",
@@ -59,7 +59,7 @@ def address(route: Route) -> str:
     return API + re.sub(r"\{(\w+)\}", lambda found: names[found[1]], route.path)
 
 
-def ask(client: httpx.Client, route: Route) -> httpx.Response:
+def ask(client: httpx.Client, route: Operation) -> httpx.Response:
     body = None if route.method in ("GET", "DELETE") else {}
     return client.request(route.method, address(route), json=body)
 
@@ -74,9 +74,9 @@ def clients(served: Served) -> dict[str, httpx.Client]:
     return made
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: route.name)
 def test_every_route_enforces_the_access_policy(
-    served: Served, clients: dict[str, httpx.Client], route: Route
+    served: Served, clients: dict[str, httpx.Client], route: Operation
 ) -> None:
     assert route.action in ACCESS_RULES
     stranger = served.stranger()
@@ -480,8 +480,10 @@ def test_a_body_that_is_too_large_or_no_object_is_refused(served: Served) -> Non
         assert (answer.status_code, code(answer)) == (400, "arguments_invalid"), content[:20]
 
 
-@pytest.mark.parametrize("route", [each for each in ROUTES if each.method != "GET"], ids=lambda route: route.name)
-def test_text_that_is_not_utf_8_is_refused_by_every_route(served: Served, route: Route) -> None:
+@pytest.mark.parametrize(
+    "route", [each for each in OPERATIONS if each.method != "GET"], ids=lambda route: route.name
+)
+def test_text_that_is_not_utf_8_is_refused_by_every_route(served: Served, route: Operation) -> None:
     client = served.token(*SCOPES)
     headers = {"Content-Type": "application/json"}
     for content in (b'{"text": "\xff"}', b'{"\xc3(": 1}', b'{"text": ["\xf0\x28\x8c\x28"]}'):

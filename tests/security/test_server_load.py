@@ -20,9 +20,9 @@ from tests.server_kit import API, PASSWORD, Served, environment, record_missions
 from websockets.sync.client import ClientConnection, connect
 
 from chargehand.core.errors import BusyError
+from chargehand.operations.operation import Operation
+from chargehand.operations.table import OPERATIONS
 from chargehand.server._places import Places
-from chargehand.server._routes import Route
-from chargehand.server.openapi import ROUTES
 
 
 @pytest.fixture
@@ -139,9 +139,9 @@ def test_costly_requests_run_one_at_a_time_without_blocking_others(
         assert may_end.wait(60)
         return {"valid": True}
 
-    (route,) = (each for each in ROUTES if each.name == "post_audit_verify")
+    (route,) = (each for each in OPERATIONS if each.name == "post_audit_verify")
     assert route.is_costly
-    monkeypatch.setattr(Route, "call", property(lambda each: verify if each is route else CALLS[each.name]))
+    monkeypatch.setattr(Operation, "call", property(lambda each: verify if each is route else CALLS[each.name]))
     owner, operator = served.owner(), served.user("olga", "operator")
     with concurrent.futures.ThreadPoolExecutor(8) as clients:
         first = clients.submit(owner.post, f"{API}/audit/verify", json={})
@@ -156,7 +156,7 @@ def test_costly_requests_run_one_at_a_time_without_blocking_others(
         assert (first.result(60).status_code, second.result(60).status_code) == (200, 200)
 
 
-CALLS = {each.name: each.call for each in ROUTES}
+CALLS = {each.name: each.call for each in OPERATIONS}
 
 
 @pytest.mark.parametrize("field", ["shell", "command", "mcp"])

@@ -19,6 +19,7 @@ from chargehand.mcp._missions import cleaned
 from chargehand.mcp._records import McpArguments, McpResult, schema_of
 from chargehand.mcp._tools import TOOLS
 from chargehand.mcp.http import bound, hosts_of, parsed_address, token_of, url_of
+from chargehand.operations.commands import known_operations
 
 ALL = [
     kind
@@ -27,6 +28,13 @@ ALL = [
     and issubclass(kind, McpArguments | McpResult)
     and kind not in (McpArguments, McpResult)
 ]
+
+
+def test_each_tool_is_an_operation_and_says_whether_it_changes_anything() -> None:
+    known = known_operations()
+    assert {tool.operation for tool in TOOLS} <= set(known)
+    reading = {tool.name for tool in TOOLS if tool.read_only}
+    assert reading == {"mission_status", "wait_mission", "list_missions", "show_diff", "show_log"}
 
 
 @given(st.text(), st.text())

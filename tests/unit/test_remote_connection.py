@@ -22,12 +22,12 @@ from chargehand.cli.main import chargehand
 from chargehand.cli.remote.connection import FeedSignal, ServerConnection, check_url
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, RefusedError, UsageError
-from chargehand.server.commands import known_routes
+from chargehand.operations.commands import known_operations
 from chargehand.store.idempotency import IdempotencyKeys
 from chargehand.store.store import open_store
 
 SHOW, PAUSE, LIST = (
-    known_routes()[name] for name in ("get_missions_mission", "post_missions_mission_pause", "get_missions")
+    known_operations()[name] for name in ("get_missions_mission", "post_missions_mission_pause", "get_missions")
 )
 VERSION = {"Chargehand-Version": __version__, "Content-Type": "application/json"}
 
@@ -204,7 +204,7 @@ def test_an_unexpected_response_of_another_version_is_a_version_error(
 
 
 def test_a_report_is_taken_from_a_server_of_ours_alone() -> None:
-    report = known_routes()["get_missions_mission_report"]
+    report = known_operations()["get_missions_mission_report"]
     for headers, is_ours in (
         ({"Content-Type": "text/html"}, False),
         (VERSION | {"Content-Type": "text/markdown"}, True),

@@ -22,7 +22,7 @@ from chargehand.configuration.run_options import RunRequest
 from chargehand.core.codec import json_schema
 from chargehand.core.records import RedBase
 from chargehand.mcp._tools import TOOLS
-from chargehand.server.openapi import ROUTES
+from chargehand.operations.table import OPERATIONS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ def test_one_field_is_an_argument_of_clients(via: options.Client) -> None:
 @pytest.mark.parametrize("via", ["rest", "mcp"])
 def test_the_interfaces_offer_the_options_of_the_record(via: options.Client) -> None:
     offered = {name for name, option in options.run_options().items() if via in option.clients}
-    route = next(each for each in ROUTES if each.name == "post_missions")
+    route = next(each for each in OPERATIONS if each.name == "post_missions")
     tool = next(each for each in TOOLS if each.name == "run_mission")
     takes = route.takes if via == "rest" else tool.takes
     own = {"request", "repo", "key"}

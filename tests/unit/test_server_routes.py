@@ -31,6 +31,15 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.records import MissionRequest
 from chargehand.durable.workers import LocalWorkers
+from chargehand.operations.commands import (
+    LOCAL_COMMANDS,
+    call_arguments,
+    find_call,
+    known_operations,
+    served_commands,
+)
+from chargehand.operations.operation import NamedMission, RestArguments, read_arguments
+from chargehand.operations.table import OPERATIONS
 from chargehand.policy.access import ACCESS_RULES
 from chargehand.reports.reading import StateReader
 from chargehand.reports.statistics import StatisticsRequest, mission_statistics
@@ -38,9 +47,7 @@ from chargehand.reports.story import PageRequest, page_events, page_missions, pa
 from chargehand.server import _feed
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._responses import KnownAnswers, document_response
-from chargehand.server._routes import NamedMission, RestArguments, read_arguments
-from chargehand.server.commands import LOCAL_COMMANDS, call_arguments, find_call, known_routes, served_commands
-from chargehand.server.openapi import ROUTES, openapi_document
+from chargehand.server.openapi import openapi_document
 
 
 def test_every_command_has_a_route_or_a_reason() -> None:
@@ -82,13 +89,13 @@ REFUSED = {
 
 def test_the_routes_known_to_the_client_match_the_server() -> None:
     # scripts/pages writes the client's file
-    assert list(known_routes().values()) == [route.signature for route in ROUTES]
+    assert list(known_operations().values()) == [route.signature for route in OPERATIONS]
 
 
 def test_routes_have_unique_names_and_known_actions() -> None:
-    assert len({route.name for route in ROUTES}) == len(ROUTES)
-    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
-    for route in ROUTES:
+    assert len({route.name for route in OPERATIONS}) == len(OPERATIONS)
+    assert len({(route.method, route.path) for route in OPERATIONS}) == len(OPERATIONS)
+    for route in OPERATIONS:
         assert route.action in ACCESS_RULES
         fields = {field.name for field in msgspec.structs.fields(route.takes)}
         assert set(route.path_names) <= fields
@@ -110,7 +117,7 @@ def test_the_document_describes_every_route_and_leads_nowhere_else() -> None:
         part: Any = document
         for name in reference.removeprefix("#/").split("/"):
             part = part[name]
-    for route in ROUTES:
+    for route in OPERATIONS:
         operation = document["paths"][f"/api/v1{route.path}"][route.method.lower()]
         assert operation["summary"] == route.summary
         named = {each["name"] for each in operation["parameters"] if each["in"] == "path"}

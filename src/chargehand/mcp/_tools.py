@@ -19,6 +19,7 @@ from chargehand.mcp import _missions
 from chargehand.mcp import _records as records
 from chargehand.mcp._records import McpArguments, McpResult, MissionView, PromoteMission, WaitMission
 from chargehand.mcp._watcher import MissionWatcher
+from chargehand.operations.commands import known_operations
 
 Progress = Callable[[float, float, str], Awaitable[None]]
 """Reports the progress of a call to the client: elapsed seconds, maximum seconds, and a text."""
@@ -112,18 +113,23 @@ class ToolContext:
 
 
 class McpToolSpec(Struct, frozen=True, kw_only=True):
-    """One tool: name, arguments, result, hints for clients, and implementation."""
+    """One tool: the name of its operation, arguments, result, hints for clients, and implementation."""
 
     name: str
+    operation: str
     title: str
     description: str
     takes: type[McpArguments] = records.OneMission
     gives: type[McpResult] = MissionView
     call: Callable[[ToolContext, Any, Progress], Awaitable[McpResult]]
-    read_only: bool = False
     destructive: bool = False
     idempotent: bool = False
     open_world: bool = False
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the operation changes nothing."""
+        return known_operations()[self.operation].method == "GET"
 
     def arguments(self, given: Mapping[str, Any]) -> McpArguments:
         """Return the arguments as a record; raise `msgspec.ValidationError`."""
@@ -148,49 +154,50 @@ def _on_app(
 TOOLS = (
     McpToolSpec(
         name="mission_status",
+        operation="get_missions_mission",
         title="Look at a mission",
         description="State of a mission: status, branch, attempts, cost, reasons, open question.",
         call=_on_app(_missions.mission_status),
-        read_only=True,
     ),
     McpToolSpec(
         name="wait_mission",
+        operation="get_missions_mission",
         title="Wait for a mission",
         description="Wait until a mission is settled, at most for the time given, and return its status; "
         "`settled` is false if the time ran out.",
         takes=WaitMission,
         call=ToolContext.wait,
-        read_only=True,
     ),
     McpToolSpec(
         name="list_missions",
+        operation="get_missions",
         title="List missions",
         description="Missions, the newest first, page by page.",
         takes=records.ListMissions,
         gives=records.MissionList,
         call=_on_app(_missions.list_missions),
-        read_only=True,
     ),
     McpToolSpec(
         name="show_diff",
+        operation="get_missions_mission_diff",
         title="Show the difference",
         description="A mission's changes against its base, as a patch, page by page.",
         takes=records.ShowDiff,
         gives=records.DiffView,
         call=_on_app(_missions.show_diff),
-        read_only=True,
     ),
     McpToolSpec(
         name="show_log",
+        operation="get_missions_mission_events",
         title="Show the log",
         description="The events of a mission after a sequence number.",
         takes=records.ShowLog,
         gives=records.LogView,
         call=_on_app(_missions.show_log),
-        read_only=True,
     ),
     McpToolSpec(
         name="run_mission",
+        operation="post_missions",
         title="Run a mission",
         description="Let an agent carry out a request in a sandbox, and promote the result to a branch if it "
         "passes every check. Returns at once; wait_mission waits for the end.",
@@ -201,6 +208,7 @@ TOOLS = (
     ),
     McpToolSpec(
         name="answer_question",
+        operation="post_missions_mission_answer",
         title="Answer a question",
         description="Answer the question of a waiting mission's agent, which then continues. A request for "
         "permission must be answered by a person (see promote).",
@@ -209,6 +217,7 @@ TOOLS = (
     ),
     McpToolSpec(
         name="send_message",
+        operation="post_missions_mission_send",
         title="Send a message",
         description="Send a message to a mission's agent, which gets it with its next attempt.",
         takes=records.SendMessage,
@@ -216,6 +225,7 @@ TOOLS = (
     ),
     McpToolSpec(
         name="promote",
+        operation="post_missions_mission_promote",
         title="Promote a mission",
         description="Approve a result that only a person may approve (changed tests or checks, protected areas): "
         "its checks run once more, then it is promoted. Cannot override a failed check. Refused (person_needed) "
@@ -225,6 +235,7 @@ TOOLS = (
     ),
     McpToolSpec(
         name="discard",
+        operation="post_missions_mission_discard",
         title="Discard a mission",
         description="Settle a mission as not wanted; its checkpoints stay until they are collected. A person's "
         "decision, as promote is.",
@@ -234,6 +245,7 @@ TOOLS = (
     ),
     McpToolSpec(
         name="cancel",
+        operation="post_missions_mission_cancel",
         title="Cancel a mission",
         description="Stop a mission that runs, or close one whose agent asks; closing one whose result waits for "
         "a person is a person's decision, as promote is.",

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from chargehand.core.errors import ChargehandError
+from chargehand.operations.operation import encode_document
 from chargehand.reports.reading import StateReader
 from chargehand.reports.story import events_after
-from chargehand.server._responses import encode_document
 
 _LOG = logging.getLogger("chargehand.server")
 _POLL_SECONDS = 0.1

@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chargehand import __version__
 from chargehand.core.errors import ChargehandError, RefusedError
+from chargehand.operations.operation import PREFIX
 from chargehand.policy.rates import RateLimit
 from chargehand.server._responses import error_response
-from chargehand.server._routes import PREFIX
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEADERS = {

@@ -23,8 +23,7 @@ from chargehand.core.errors import (
     WaitingError,
 )
 from chargehand.core.text import printable
-from chargehand.reports.documents import to_json
-from chargehand.server._routes import EncodedDocument, RawContent, StreamedContent
+from chargehand.operations.operation import EncodedDocument, RawContent, StreamedContent, encode_document
 
 # A response of at least this many bytes is compressed, by zlib at this level.
 LEAST_COMPRESSED_BYTES = 2000
@@ -55,14 +54,6 @@ _BY_CODE = {
     "internal": 500,
     "review_changed": 412,
 }
-
-
-def encode_document(document: Any) -> bytes:
-    """Return a record as JSON; bytes of paths that are not UTF-8 are shown as `\\xNN`."""
-    try:
-        return msgspec.json.encode(document)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(to_json(document))
 
 
 class KnownAnswers:

@@ -29,10 +29,10 @@ from chargehand.app.accounts import (
     token_has_expired,
 )
 from chargehand.core.errors import RefusedError, UsageError
+from chargehand.operations.operation import RestArguments, read_arguments
 from chargehand.reports.reading import StateReader
 from chargehand.server._guard import CallerLimits
 from chargehand.server._responses import document_response
-from chargehand.server._routes import RestArguments, read_arguments
 
 # A page can set no header of a WebSocket except its protocols: one of them carries the session.
 SESSION_PROTOCOL = "chargehand.session."

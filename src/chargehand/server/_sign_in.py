@@ -17,10 +17,10 @@ from starlette.responses import RedirectResponse, Response
 from chargehand.app.accounts import OpenedSessionDocument, redeem_sign_in, session_document
 from chargehand.app.sign_in import SIGN_IN_LASTS, finish_sign_in, start_sign_in
 from chargehand.core.ports import SignInProvider
+from chargehand.operations.operation import PREFIX, RestArguments, read_arguments
 from chargehand.reports.reading import StateReader
 from chargehand.server._guard import CallerLimits, Hosts
 from chargehand.server._responses import document_response
-from chargehand.server._routes import PREFIX, RestArguments, read_arguments
 from chargehand.server._sessions import name_network, request_address, request_secret
 
 SIGN_IN = f"{PREFIX}/sign-in"

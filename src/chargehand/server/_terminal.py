@@ -13,11 +13,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from chargehand.app.accounts import Caller
 from chargehand.core.errors import BusyError, ChargehandError, NotFoundError, RefusedError
+from chargehand.operations.operation import TerminalQuery, encode_document, read_arguments
 from chargehand.reports.reading import StateReader
 from chargehand.reports.story import TerminalFollower, TerminalRecord
 from chargehand.server._places import Places
-from chargehand.server._responses import encode_document
-from chargehand.server._routes import TerminalQuery, read_arguments
 
 _LOG = logging.getLogger("chargehand.server")
 # How often new output is read: while the mission runs, and while it rests.

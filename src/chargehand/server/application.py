@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
@@ -28,6 +29,8 @@ from chargehand.app.composition import App
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
 from chargehand.core.ports import SignInProvider
+from chargehand.operations.operation import PREFIX, Accepted, FeedQuery, Operation, name_revision, read_arguments
+from chargehand.operations.table import OPERATIONS
 from chargehand.server._access_lines import ACCOUNT, AccessLines
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._guard import CallerLimits, Hosts, RequestGuard
@@ -43,10 +46,9 @@ from chargehand.server._responses import (
     error_response,
     reply_response,
 )
-from chargehand.server._routes import PREFIX, Accepted, FeedQuery, Route, name_revision, read_arguments
 from chargehand.server._sessions import Sessions, name_network
 from chargehand.server._terminal import TerminalSockets
-from chargehand.server.openapi import ROUTES, openapi_document
+from chargehand.server.openapi import openapi_document
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger("chargehand.server")
@@ -91,6 +93,15 @@ def _answer_errors(endpoint: Callable[[ChargehandServer, Request], Awaitable[Res
     return answer
 
 
+class _AnyPath(PathConvertor):
+    """The rest of a path with line breaks: Starlette's convertor rejects such an address, and not in JSON."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("path", _AnyPath())
+
+
 class ChargehandServer:
     """Answers requests on one state directory; `application` is the ASGI application for a web server."""
 
@@ -129,7 +140,7 @@ class ChargehandServer:
         self._terminals = TerminalSockets(self._shared, authorise=self._authorise, in_thread=self._in_thread)
         routes: list[HttpRoute | WebSocketRoute] = [
             HttpRoute(PREFIX + route.pattern, functools.partial(self.answer_route, route), methods=[route.method])
-            for route in ROUTES
+            for route in OPERATIONS
         ]
         routes += [
             *(self._sign_in_routes(sign_in, hosts) if sign_in is not None else ()),
@@ -185,7 +196,7 @@ class ChargehandServer:
 
     # --- routes of the table
 
-    async def answer_route(self, route: Route, request: Request) -> Response:
+    async def answer_route(self, route: Operation, request: Request) -> Response:
         """Answer a request for a route of the table, and count it."""
         began = time.monotonic()
         response = await self.answer_safely(lambda: self._call(route, request))
@@ -209,7 +220,7 @@ class ChargehandServer:
             message = f"something in Chargehand itself went wrong: {type(error).__name__}"
             return error_response(InfrastructureError(message, code="internal", hint=hint))
 
-    async def _call(self, route: Route, request: Request) -> Response:
+    async def _call(self, route: Operation, request: Request) -> Response:
         caller = await self._enter(request, route.action)
         if route.is_costly:
             self._hold(request, self._work, caller)
@@ -238,7 +249,7 @@ class ChargehandServer:
             return document_response(Accepted(), status=202)
         return document_response(task.result(), status=route.status)
 
-    def _read(self, route: Route, request: Request, caller: Caller) -> Response:
+    def _read(self, route: Operation, request: Request, caller: Caller) -> Response:
         call = read_arguments(
             route.takes, path=request.path_params, query=request.query_params.multi_items(), body={}
         )
@@ -247,7 +258,7 @@ class ChargehandServer:
         gzipped = "gzip" in request.headers.get("accept-encoding", "")
         return document_response(result, status=route.status, known=known, gzipped=gzipped, answers=self._answers)
 
-    async def _call_once(self, route: Route, call: Any, caller: Caller, key: str) -> Response:
+    async def _call_once(self, route: Operation, call: Any, caller: Caller, key: str) -> Response:
         """Answer a request with a key: its work is done at most once, and a refusal is an answer too."""
 
         async def work() -> KeyedReply:
@@ -265,7 +276,7 @@ class ChargehandServer:
             return document_response(Accepted(), status=202)
         return reply_response(*task.result())
 
-    async def _change(self, route: Route, call: Any, caller: Caller) -> Any:
+    async def _change(self, route: Operation, call: Any, caller: Caller) -> Any:
         """Do the work of a route that changes something, with an `App` for its caller."""
 
         def work() -> Any:

@@ -14,27 +14,12 @@ from typing import Any
 from chargehand import __version__
 from chargehand.app.accounts import OpenedSessionDocument
 from chargehand.core.codec import json_schema
+from chargehand.operations.operation import PREFIX, Accepted, FeedQuery, Operation, RestArguments, StreamedContent
+from chargehand.operations.table import OPERATIONS
 from chargehand.policy.access import ACCESS_RULES
 from chargehand.reports.story import EventLine, TerminalRecord
-from chargehand.server import (
-    _change_routes,
-    _log_routes,
-    _mission_routes,
-    _session_routes,
-    _system_routes,
-    _work_routes,
-)
-from chargehand.server._routes import PREFIX, Accepted, FeedQuery, RestArguments, Route, StreamedContent
 from chargehand.server._sessions import LoginBody
 
-ROUTES: tuple[Route, ...] = (
-    *_log_routes.ROUTES.routes,
-    *_mission_routes.ROUTES.routes,
-    *_change_routes.ROUTES.routes,
-    *_work_routes.ROUTES.routes,
-    *_system_routes.ROUTES.routes,
-    *_session_routes.ROUTES.routes,
-)
 _JSON = "application/json"
 _ERRORS = {
     "400": "The arguments do not match the route's schema.",
@@ -73,7 +58,7 @@ def openapi_document() -> dict[str, Any]:
     """Return the document; it depends only on this program."""
     schemas: dict[str, Any] = {"Error": _ERROR_SCHEMA}
     paths: dict[str, Any] = {}
-    for route in ROUTES:
+    for route in OPERATIONS:
         paths.setdefault(PREFIX + route.path, {})[route.method.lower()] = _operation(route, schemas)
     _add_session(paths, schemas)
     _add_feed(paths, schemas)
@@ -111,7 +96,7 @@ def openapi_document() -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     rule = ACCESS_RULES[route.action]
     commands = ", ".join(f"`chargehand {command}`" for command in route.commands)
     about = f"Needs the role {rule.role} and the scope {rule.scope}." + (f" Like {commands}." if commands else "")
@@ -141,7 +126,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def _result(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+def _result(route: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     if route.gives is StreamedContent:
         return {"description": "Its lines.", "content": {route.raw: {"schema": {"type": "string"}}}}
     content: dict[str, Any] = {_JSON: {"schema": _reference(route.gives, schemas)}}

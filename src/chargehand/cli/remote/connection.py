@@ -28,7 +28,7 @@ from chargehand.core.errors import (
     WaitingError,
 )
 from chargehand.core.text import printable
-from chargehand.server.commands import PREFIX, RouteSignature
+from chargehand.operations.commands import PREFIX, OperationSignature
 
 # Between bytes of an answer: slower work answers 202 after 20 s. The feed sends something every 15 s.
 _SILENCE_SECONDS, _FEED_SECONDS, _CONNECT_SECONDS = 90.0, 45.0, 10.0
@@ -127,7 +127,7 @@ class ServerConnection:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def call(self, route: RouteSignature, arguments: Mapping[str, Any]) -> RemoteAnswer:
+    def call(self, route: OperationSignature, arguments: Mapping[str, Any]) -> RemoteAnswer:
         """Call a route and return its answer, waiting for work that takes minutes.
 
         A change is sent with a unique key, so that it is made once however often it is sent. Also raises
@@ -153,7 +153,7 @@ class ServerConnection:
             raise self.version_error("it does not name the user of a token")
         return session
 
-    def stream(self, route: RouteSignature, arguments: Mapping[str, Any]) -> Iterator[bytes]:
+    def stream(self, route: OperationSignature, arguments: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the bytes of an answer of any length as they come."""
         with self._as_errors(), self._client.stream("GET", f"{PREFIX}{route.path}{_query(arguments)}") as response:
             if response.status_code != 200 or "chargehand-version" not in response.headers:
@@ -233,7 +233,7 @@ class ServerConnection:
         except httpx.HTTPError as error:
             raise _transport_error(self.url, error) from error
 
-    def _answer(self, response: httpx.Response, route: RouteSignature | None = None) -> RemoteAnswer:
+    def _answer(self, response: httpx.Response, route: OperationSignature | None = None) -> RemoteAnswer:
         version = response.headers.get("chargehand-version", "")
         self.version = version or self.version
         is_json = response.headers.get("content-type", "").partition(";")[0] == "application/json"

@@ -16,8 +16,8 @@ from chargehand.cli.remote.connection import RemoteAnswer, ServerConnection, che
 from chargehand.cli.remote.request import RemoteRequest
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
+from chargehand.operations.commands import LOCAL_COMMANDS
 from chargehand.reports.reading import StateReader
-from chargehand.server.commands import LOCAL_COMMANDS
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output

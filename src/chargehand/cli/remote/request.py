@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chargehand.cli.remote.connection import RemoteAnswer, ServerConnection
 from chargehand.core.errors import UsageError
-from chargehand.server.commands import call_arguments, find_call, known_routes
+from chargehand.operations.commands import call_arguments, find_call, known_operations
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -42,7 +42,7 @@ class RemoteRequest:
 
     def ask_route(self, name: str, **arguments: Any) -> RemoteAnswer:
         """Call another route and return its answer."""
-        return self.connection.call(known_routes()[name], arguments)
+        return self.connection.call(known_operations()[name], arguments)
 
     def stream(self) -> Iterator[bytes]:
         """Return the answer piece by piece."""

@@ -17,6 +17,16 @@ from chargehand.app.diagnosis import SystemView
 from chargehand.app.models import ModelList, ModelView
 from chargehand.app.projects import ProjectList, ProjectView
 from chargehand.app.storage import AuditView, ProvenanceDocument
+from chargehand.operations.operation import (
+    MissionName,
+    NoArguments,
+    OperationTable,
+    RestArguments,
+    Short,
+    Text,
+    Words,
+    project_path,
+)
 from chargehand.reports import statistics
 from chargehand.reports.reading import StateReader
 from chargehand.reports.statistics import (
@@ -27,18 +37,8 @@ from chargehand.reports.statistics import (
     StatisticsRequest,
     TrialDocument,
 )
-from chargehand.server._routes import (
-    MissionName,
-    NoArguments,
-    RestArguments,
-    RouteTable,
-    Short,
-    Text,
-    Words,
-    project_path,
-)
 
-ROUTES = RouteTable()
+OPERATIONS = OperationTable()
 
 
 class ProjectQuery(RestArguments, frozen=True):
@@ -107,109 +107,109 @@ def _statistics_request(reader: StateReader, call: StatisticsQuery) -> Statistic
     )
 
 
-@ROUTES.add("GET", "/projects", action="project.list", commands=("project list",))
+@OPERATIONS.add("GET", "/projects", action="project.list", commands=("project list",))
 def list_projects(reader: StateReader, call: NoArguments, by: Caller) -> ProjectList:
     """List the registered repositories."""
     return projects.list_projects(reader)
 
 
-@ROUTES.add("POST", "/projects", action="project.trust", status=201)
+@OPERATIONS.add("POST", "/projects", action="project.trust", status=201)
 def register_project(app: App, call: NewProject, by: Caller) -> ProjectView:
     """Register a repository of this machine."""
     return projects.show_project(app, app.register_project(Path(call.path)).path)
 
 
-@ROUTES.add("GET", "/projects/{project}", action="project.list", commands=("project show",))
+@OPERATIONS.add("GET", "/projects/{project}", action="project.list", commands=("project show",))
 def show_project(app: App, call: OneProject, by: Caller) -> ProjectView:
     """Show the settings that a mission would use."""
     return projects.show_project(app, project_path(app, call.project))
 
 
-@ROUTES.add("GET", "/agents", action="agent.list", commands=("agent list",))
+@OPERATIONS.add("GET", "/agents", action="agent.list", commands=("agent list",))
 def list_agents(app: App, call: ProjectQuery, by: Caller) -> AgentList:
     """List agents and other installed programs."""
     return agents.list_agents(app, project_path(app, call.project))
 
 
-@ROUTES.add("GET", "/roles", action="agent.list", commands=("role list",))
+@OPERATIONS.add("GET", "/roles", action="agent.list", commands=("role list",))
 def list_roles(app: App, call: ProjectQuery, by: Caller) -> RoleList:
     """List roles."""
     return agents.list_roles(app, project_path(app, call.project))
 
 
-@ROUTES.add("GET", "/teams", action="agent.list", commands=("team list",))
+@OPERATIONS.add("GET", "/teams", action="agent.list", commands=("team list",))
 def list_teams(app: App, call: NoArguments, by: Caller) -> TeamList:
     """List teams."""
     return agents.list_teams(app.environ)
 
 
-@ROUTES.add("GET", "/models", action="model.list", commands=("model list",))
+@OPERATIONS.add("GET", "/models", action="model.list", commands=("model list",))
 def list_models(app: App, call: ProjectQuery, by: Caller) -> ModelList:
     """List models."""
     return models.list_models(app, project_path(app, call.project))
 
 
-@ROUTES.add("GET", "/stats", action="stats.show", commands=("stats",))
+@OPERATIONS.add("GET", "/stats", action="stats.show", commands=("stats",))
 def show_mission_statistics(reader: StateReader, call: StatisticsQuery, by: Caller) -> StatisticsDocument:
     """Show the outcomes of missions, and of checks."""
     return statistics.mission_statistics(reader, _statistics_request(reader, call))
 
 
-@ROUTES.add("GET", "/stats/models", action="stats.show", commands=("model stats",))
+@OPERATIONS.add("GET", "/stats/models", action="stats.show", commands=("model stats",))
 def show_model_statistics(reader: StateReader, call: StatisticsQuery, by: Caller) -> ModelStatisticsDocument:
     """Show the results of each model."""
     return statistics.model_statistics(reader, _statistics_request(reader, call))
 
 
-@ROUTES.add("GET", "/config", action="config.show", commands=("config show",))
+@OPERATIONS.add("GET", "/config", action="config.show", commands=("config show",))
 def show_configuration(app: App, call: ConfigurationQuery, by: Caller) -> ConfigurationView:
     """Show the configuration with its origins."""
     return configuration.show_configuration(app, project_path(app, call.project), with_origins=call.origins)
 
 
-@ROUTES.add("GET", "/models/{model}", action="model.list", commands=("model show",))
+@OPERATIONS.add("GET", "/models/{model}", action="model.list", commands=("model show",))
 def show_model(app: App, call: OneModel, by: Caller) -> ModelView:
     """Show all known facts of a model."""
     return models.show_model(app, call.model, project_path(app, call.project))
 
 
-@ROUTES.add("GET", "/roles/{role}", action="agent.list", commands=("role show",))
+@OPERATIONS.add("GET", "/roles/{role}", action="agent.list", commands=("role show",))
 def show_role(app: App, call: OneRole, by: Caller) -> RoleView:
     """Show a role as it is in force."""
     return agents.show_role(app, call.role, project_path(app, call.project))[0]
 
 
-@ROUTES.add("GET", "/stats/invoice", action="stats.show", commands=("model invoice",))
+@OPERATIONS.add("GET", "/stats/invoice", action="stats.show", commands=("model invoice",))
 def show_invoice(reader: StateReader, call: StatisticsQuery, by: Caller) -> InvoiceDocument:
     """List the calls that providers charge for."""
     return statistics.model_invoice(reader, _statistics_request(reader, call))
 
 
-@ROUTES.add("GET", "/audit/provenance", action="audit.verify", is_costly=True, commands=("audit provenance",))
+@OPERATIONS.add("GET", "/audit/provenance", action="audit.verify", is_costly=True, commands=("audit provenance",))
 def verify_provenance(reader: StateReader, call: ProvenanceQuery, by: Caller) -> ProvenanceDocument:
     """Verify a promotion's signed provenance."""
     return storage.verify_provenance(reader, reader.find_mission(call.mission))
 
 
-@ROUTES.add("GET", "/system", action="system.show")
+@OPERATIONS.add("GET", "/system", action="system.show")
 def show_system(reader: StateReader, call: NoArguments, by: Caller) -> SystemView:
     """Show workers, queue and disk."""
     return diagnosis.describe_system(reader)
 
 
-@ROUTES.add("GET", "/alerts", action="system.show", commands=("alerts list",))
+@OPERATIONS.add("GET", "/alerts", action="system.show", commands=("alerts list",))
 def list_alerts(reader: StateReader, call: NoArguments, by: Caller) -> AlertsDocument:
     """List raised and ended alerts."""
     return statistics.list_alerts(reader)
 
 
-@ROUTES.add("POST", "/alerts/test", action="alert.test", commands=("alerts test",))
+@OPERATIONS.add("POST", "/alerts/test", action="alert.test", commands=("alerts test",))
 def try_alert_channels(app: App, call: NoArguments, by: Caller) -> TrialDocument:
     """Send a trial notice by each configured channel."""
     return statistics.try_channels(app)
 
 
-@ROUTES.add("POST", "/audit/verify", action="audit.verify", is_costly=True, commands=("audit verify",))
+@OPERATIONS.add("POST", "/audit/verify", action="audit.verify", is_costly=True, commands=("audit verify",))
 def verify_log(app: App, call: VerifyBody, by: Caller) -> AuditView:
     """Check the log against its hashes and signatures."""
     head = None if call.head is None else io.BytesIO(call.head.encode())

@@ -18,6 +18,18 @@ from chargehand.app.worker import ensure_worker
 from chargehand.configuration.client_options import client_arguments, read_client
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionState
+from chargehand.operations.operation import (
+    Limit,
+    MissionName,
+    NamedMission,
+    Offset,
+    OperationTable,
+    RawContent,
+    RestArguments,
+    Short,
+    Text,
+    Words,
+)
 from chargehand.policy.access import answer_action
 from chargehand.reports import story
 from chargehand.reports.documents import MessageDocument, MissionDetails, MissionDocument, mission_document
@@ -32,20 +44,8 @@ from chargehand.reports.story import (
     PlanDocument,
     TranscriptPage,
 )
-from chargehand.server._routes import (
-    Limit,
-    MissionName,
-    NamedMission,
-    Offset,
-    RawContent,
-    RestArguments,
-    RouteTable,
-    Short,
-    Text,
-    Words,
-)
 
-ROUTES = RouteTable()
+OPERATIONS = OperationTable()
 _Reason = Annotated[str, Meta(max_length=10_000)]
 
 
@@ -171,7 +171,7 @@ def _mission_result(app: App, state: MissionState) -> MissionDocument:
     return mission_document(state, explain_failures(app.store, state))
 
 
-@ROUTES.add("GET", "/missions", action="mission.list", commands=("mission list",))
+@OPERATIONS.add("GET", "/missions", action="mission.list", commands=("mission list",))
 def page_missions(reader: StateReader, call: MissionQuery, by: Caller) -> MissionPage:
     """List missions, the newest first."""
     return story.page_missions(
@@ -188,7 +188,7 @@ def page_missions(reader: StateReader, call: MissionQuery, by: Caller) -> Missio
     )
 
 
-@ROUTES.add(
+@OPERATIONS.add(
     "POST",
     "/missions",
     action="mission.start",
@@ -211,37 +211,37 @@ def start_mission(app: App, call: NewMission, by: Caller) -> MissionDocument:
     return _mission_result(app, app.mission_reader.state(mission))
 
 
-@ROUTES.add("GET", "/missions/{mission}", action="mission.show", commands=("mission show",))
+@OPERATIONS.add("GET", "/missions/{mission}", action="mission.show", commands=("mission show",))
 def show_mission(reader: StateReader, call: NamedMission, by: Caller) -> MissionDetails:
     """Show everything about a mission."""
     return missions.show_mission(reader, call.mission)[1]
 
 
-@ROUTES.add("GET", "/missions/{mission}/events", action="mission.events")
+@OPERATIONS.add("GET", "/missions/{mission}/events", action="mission.events")
 def page_events(reader: StateReader, call: PageOfMission, by: Caller) -> EventPage:
     """Read a page of a mission's log in words."""
     return story.page_events(reader, call.mission, after=call.after, limit=call.limit)
 
 
-@ROUTES.add("GET", "/missions/{mission}/transcript", action="mission.transcript", commands=("mission log",))
+@OPERATIONS.add("GET", "/missions/{mission}/transcript", action="mission.transcript", commands=("mission log",))
 def page_transcript(reader: StateReader, call: PageOfMission, by: Caller) -> TranscriptPage:
     """Read a page of its agents' conversation."""
     return story.page_transcript(reader, call.mission, after=call.after, limit=call.limit)
 
 
-@ROUTES.add("GET", "/missions/{mission}/plan", action="mission.plan", commands=("mission plan",))
+@OPERATIONS.add("GET", "/missions/{mission}/plan", action="mission.plan", commands=("mission plan",))
 def show_plan(reader: StateReader, call: NamedMission, by: Caller) -> PlanDocument:
     """Show the tasks of a mission with their progress."""
     return story.show_plan(reader, call.mission)
 
 
-@ROUTES.add("POST", "/missions/{mission}/plan/start", action="mission.replan", commands=("mission plan",))
+@OPERATIONS.add("POST", "/missions/{mission}/plan/start", action="mission.replan", commands=("mission plan",))
 def start_held_task(app: App, call: StartTask, by: Caller) -> TaskAllowedDocument:
     """Start a held task at the same time as the others."""
     return requests.start_held_task(app, call.mission, call.task)
 
 
-@ROUTES.add(
+@OPERATIONS.add(
     "GET",
     "/missions/{mission}/report",
     action="mission.report",
@@ -255,32 +255,32 @@ def report_mission(reader: StateReader, call: ReportQuery, by: Caller) -> Missio
     return made if call.format == "json" else RawContent(markdown.encode(), "text/markdown; charset=utf-8")
 
 
-@ROUTES.add("GET", "/missions/{mission}/review", action="mission.review")
+@OPERATIONS.add("GET", "/missions/{mission}/review", action="mission.review")
 def review_mission(reader: StateReader, call: NamedMission, by: Caller) -> ChangeReview:
     """Show its change for a review: files by risk, in hunks."""
     return missions.review_mission(reader, call.mission)
 
 
-@ROUTES.add("POST", "/missions/{mission}/pause", action="mission.pause", commands=("mission pause",))
+@OPERATIONS.add("POST", "/missions/{mission}/pause", action="mission.pause", commands=("mission pause",))
 def pause_mission(app: App, call: PauseBody, by: Caller) -> MissionDocument:
     """Pause a mission."""
     return _mission_result(app, missions.pause_mission(app, call.mission, reason=call.reason))
 
 
-@ROUTES.add("POST", "/missions/{mission}/resume", action="mission.resume", commands=("mission resume",))
+@OPERATIONS.add("POST", "/missions/{mission}/resume", action="mission.resume", commands=("mission resume",))
 def resume_mission(app: App, call: ResumeBody, by: Caller) -> MissionDocument:
     """Resume it from its last recorded step."""
     resumed = missions.resume_mission(app, call.mission, step=call.step, to_end=call.to_end)
     return _mission_result(app, resumed.state)
 
 
-@ROUTES.add("POST", "/missions/{mission}/cancel", action="mission.cancel", commands=("mission cancel",))
+@OPERATIONS.add("POST", "/missions/{mission}/cancel", action="mission.cancel", commands=("mission cancel",))
 def cancel_mission(app: App, call: NamedMission, by: Caller) -> MissionDocument:
     """Stop a mission, or close one that waits."""
     return _mission_result(app, missions.cancel_mission(app, call.mission))
 
 
-@ROUTES.add("POST", "/missions/{mission}/send", action="mission.send", commands=("mission send",))
+@OPERATIONS.add("POST", "/missions/{mission}/send", action="mission.send", commands=("mission send",))
 def send_message(app: App, call: SendBody, by: Caller) -> MessageDocument:
     """Send the agent a message."""
     meant = missions.addressed_mission(app, call.mission, "send", task=call.task)
@@ -288,7 +288,7 @@ def send_message(app: App, call: SendBody, by: Caller) -> MessageDocument:
     return missions.message_document(sent)
 
 
-@ROUTES.add("POST", "/missions/{mission}/answer", action="mission.answer", commands=("mission answer",))
+@OPERATIONS.add("POST", "/missions/{mission}/answer", action="mission.answer", commands=("mission answer",))
 def answer_mission(app: App, call: AnswerBody, by: Caller) -> MissionDocument:
     """Answer a mission's question."""
     asked = missions.addressed_mission(app, call.mission, "answer", task=call.task)
@@ -298,7 +298,7 @@ def answer_mission(app: App, call: AnswerBody, by: Caller) -> MissionDocument:
     return _mission_result(app, missions.answer_mission(app, asked, call.text, question=call.question).state)
 
 
-@ROUTES.add("POST", "/missions/{mission}/promote", action="mission.promote", commands=("mission promote",))
+@OPERATIONS.add("POST", "/missions/{mission}/promote", action="mission.promote", commands=("mission promote",))
 async def promote_mission(app: App, call: PromoteBody, by: Caller) -> MissionDocument:
     """Approve a waiting mission and promote it."""
     meant = missions.addressed_mission(app, call.mission, "promote", task=call.task)
@@ -306,14 +306,14 @@ async def promote_mission(app: App, call: PromoteBody, by: Caller) -> MissionDoc
     return _mission_result(app, promoted)
 
 
-@ROUTES.add("POST", "/missions/{mission}/discard", action="mission.discard", commands=("mission discard",))
+@OPERATIONS.add("POST", "/missions/{mission}/discard", action="mission.discard", commands=("mission discard",))
 def discard_mission(app: App, call: DiscardBody, by: Caller) -> MissionDocument:
     """Settle a mission as not wanted."""
     meant = missions.addressed_mission(app, call.mission, "discard", task=call.task)
     return _mission_result(app, missions.discard_mission(app, meant.mission, reason=call.reason))
 
 
-@ROUTES.add("GET", "/missions/{mission}/rollback", action="mission.diff", commands=("mission rollback",))
+@OPERATIONS.add("GET", "/missions/{mission}/rollback", action="mission.diff", commands=("mission rollback",))
 def preview_rollback(reader: StateReader, call: RollbackQuery, by: Caller) -> RollbackPreviewDocument:
     """Show the effect of rolling it back."""
     return checkpoints.preview_roll_back(
@@ -321,7 +321,7 @@ def preview_rollback(reader: StateReader, call: RollbackQuery, by: Caller) -> Ro
     )
 
 
-@ROUTES.add("POST", "/missions/{mission}/rollback", action="mission.rollback", commands=("mission rollback",))
+@OPERATIONS.add("POST", "/missions/{mission}/rollback", action="mission.rollback", commands=("mission rollback",))
 async def roll_back_mission(app: App, call: RollbackQuery, by: Caller) -> MissionDocument:
     """Undo its promotion by a new commit."""
     if call.task is None:
@@ -332,7 +332,7 @@ async def roll_back_mission(app: App, call: RollbackQuery, by: Caller) -> Missio
     return _mission_result(app, rolled_back)
 
 
-@ROUTES.add("POST", "/missions/{mission}/fork", action="mission.fork", status=201, commands=("mission fork",))
+@OPERATIONS.add("POST", "/missions/{mission}/fork", action="mission.fork", status=201, commands=("mission fork",))
 def fork_mission(app: App, call: ForkBody, by: Caller) -> MissionDocument:
     """Start a mission from one of its replies."""
     if call.reply is not None and call.reply.startswith("@"):
@@ -345,7 +345,7 @@ def fork_mission(app: App, call: ForkBody, by: Caller) -> MissionDocument:
     return _mission_result(app, app.mission_reader.state(made))
 
 
-@ROUTES.add(
+@OPERATIONS.add(
     "POST",
     "/missions/{mission}/continue",
     action="mission.continue",

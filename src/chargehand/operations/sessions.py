@@ -20,11 +20,11 @@ from chargehand.app.accounts import (
 )
 from chargehand.app.composition import App
 from chargehand.core.errors import UsageError
+from chargehand.operations.operation import NoArguments, OperationTable, RestArguments, Short
 from chargehand.policy.access import AccessScope
 from chargehand.reports.reading import StateReader
-from chargehand.server._routes import NoArguments, RestArguments, RouteTable, Short
 
-ROUTES = RouteTable()
+OPERATIONS = OperationTable()
 _Password = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
@@ -87,31 +87,31 @@ class AccessQuery(RestArguments, frozen=True):
     before: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
 
 
-@ROUTES.add("GET", "/session", action="session.show")
+@OPERATIONS.add("GET", "/session", action="session.show")
 def show_session(reader: StateReader, call: NoArguments, by: Caller) -> SessionDocument:
     """Show your account and your rights."""
     return accounts.session_document(reader, by)
 
 
-@ROUTES.add("POST", "/session/password", action="password.own.set", commands=("user password",))
+@OPERATIONS.add("POST", "/session/password", action="password.own.set", commands=("user password",))
 def change_own_password(app: App, call: OwnPassword, by: Caller) -> UserDocument:
     """Change your own password."""
     return accounts.change_own_password(app, call.current, call.password, by=by)
 
 
-@ROUTES.add("GET", "/users", action="user.list", commands=("user list",))
+@OPERATIONS.add("GET", "/users", action="user.list", commands=("user list",))
 def list_users(reader: StateReader, call: NoArguments, by: Caller) -> UserListDocument:
     """List accounts."""
     return accounts.list_users(reader, by=by)
 
 
-@ROUTES.add("POST", "/users", action="user.create", status=201, commands=("user add",))
+@OPERATIONS.add("POST", "/users", action="user.create", status=201, commands=("user add",))
 def create_user(app: App, call: NewUser, by: Caller) -> UserDocument:
     """Create an account."""
     return accounts.create_user(app, call.name, role=call.role, password=call.password, by=by)
 
 
-@ROUTES.add(
+@OPERATIONS.add(
     "PATCH",
     "/users/{user}",
     action="user.role",
@@ -134,31 +134,33 @@ def change_user(app: App, call: UserChange, by: Caller) -> UserDocument:
     return changed
 
 
-@ROUTES.add("DELETE", "/users/{user}", action="user.remove", commands=("user remove",))
+@OPERATIONS.add("DELETE", "/users/{user}", action="user.remove", commands=("user remove",))
 def remove_user(app: App, call: OneUser, by: Caller) -> UserRemovedDocument:
     """Remove an account."""
     return accounts.remove_user(app, call.user, by=by)
 
 
-@ROUTES.add("GET", "/tokens", action="token.own.list", commands=("token list",))
+@OPERATIONS.add("GET", "/tokens", action="token.own.list", commands=("token list",))
 def list_tokens(reader: StateReader, call: TokenQuery, by: Caller) -> TokenListDocument:
     """List tokens."""
     return accounts.list_tokens(reader, by=by, user=None if call.everybody else call.user or by.user)
 
 
-@ROUTES.add("POST", "/tokens", action="token.own.create", status=201, is_secret=True, commands=("token create",))
+@OPERATIONS.add(
+    "POST", "/tokens", action="token.own.create", status=201, is_secret=True, commands=("token create",)
+)
 def create_token(app: App, call: NewToken, by: Caller) -> CreatedTokenDocument:
     """Create a token; its secret is shown once."""
     return accounts.create_token(app, call.name, scopes=call.scopes, days=call.days, user=call.user, by=by)
 
 
-@ROUTES.add("DELETE", "/tokens/{token}", action="token.own.revoke", commands=("token revoke",))
+@OPERATIONS.add("DELETE", "/tokens/{token}", action="token.own.revoke", commands=("token revoke",))
 def revoke_token(app: App, call: OneToken, by: Caller) -> TokenDocument:
     """Revoke a token."""
     return accounts.revoke_token(app, call.token, by=by)
 
 
-@ROUTES.add("GET", "/access", action="access.list", commands=("user log",))
+@OPERATIONS.add("GET", "/access", action="access.list", commands=("user log",))
 def list_access(reader: StateReader, call: AccessQuery, by: Caller) -> AccessLogDocument:
     """Read the log of logins, refusals and changes."""
     return accounts.list_access(reader, by=by, limit=call.limit, before=call.before)

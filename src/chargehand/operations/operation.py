@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
-from starlette.convertors import PathConvertor, register_url_convertor
 
 from chargehand.app.accounts import Caller
 from chargehand.core.codec import convert_to, json_schema
 from chargehand.core.errors import UsageError
+from chargehand.operations.commands import PREFIX as PREFIX
+from chargehand.operations.commands import OperationSignature
+from chargehand.reports.documents import to_json
 from chargehand.reports.reading import StateReader
-from chargehand.server.commands import PREFIX as PREFIX
-from chargehand.server.commands import RouteSignature
 
 _Kind = TypeVar("_Kind", bound="RestArguments")
 _Handler = TypeVar("_Handler", bound=Callable[..., Any])
@@ -31,15 +31,6 @@ Short = Annotated[str, Meta(min_length=1, max_length=200)]
 MissionName = Annotated[str, Meta(min_length=1, max_length=64, description="A mission's id, or its beginning.")]
 Limit = Annotated[int, Meta(ge=1, le=500, description="At most so many.")]
 Offset = Annotated[int, Meta(ge=0, le=1 << 53)]
-
-
-class _AnyPath(PathConvertor):
-    """The rest of a path with line breaks: Starlette's convertor rejects such an address, and not in JSON."""
-
-    regex = r"[\s\S]*"
-
-
-register_url_convertor("path", _AnyPath())
 
 
 # Unknown names are refused: a client that misspells `budget` would otherwise run without it.
@@ -101,6 +92,14 @@ class EncodedDocument(Struct, frozen=True, kw_only=True):
         return cls(content=content, digest=digest, compressed=compressed)
 
 
+def encode_document(document: Any) -> bytes:
+    """Return a record as JSON; bytes of paths that are not UTF-8 are shown as `\\xNN`."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(to_json(document))
+
+
 class StreamedContent(Struct, frozen=True):
     """A result of any length that is not a JSON document, read and sent piece by piece."""
 
@@ -108,7 +107,7 @@ class StreamedContent(Struct, frozen=True):
     media_type: str
 
 
-class Route(Struct, frozen=True, kw_only=True):
+class Operation(Struct, frozen=True, kw_only=True):
     """One use case at one address below `PREFIX`.
 
     `call` gets an `App` (for GET a shared one, which it does not change), the arguments `takes` and the caller,
@@ -153,7 +152,7 @@ class Route(Struct, frozen=True, kw_only=True):
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
     @property
-    def signature(self) -> RouteSignature:
+    def signature(self) -> OperationSignature:
         """The facts about the route that a client needs."""
         arguments: dict[str, Any] = {}
         for field in msgspec.structs.fields(self.takes):
@@ -161,7 +160,7 @@ class Route(Struct, frozen=True, kw_only=True):
             # One JSON type apart from null; an enumeration and its values are texts.
             kinds = {each.get("type", "string") for each in schema.get("anyOf", [schema])} - {"null"}
             (arguments[field.name],) = kinds
-        return RouteSignature(
+        return OperationSignature(
             name=self.name,
             method=self.method,
             path=self.path,
@@ -171,11 +170,11 @@ class Route(Struct, frozen=True, kw_only=True):
         )
 
 
-class RouteTable:
+class OperationTable:
     """The routes of a module, in the order of their functions."""
 
     def __init__(self) -> None:
-        self.routes: list[Route] = []
+        self.operations: list[Operation] = []
 
     def add(
         self,
@@ -200,7 +199,7 @@ class RouteTable:
 
         def register(function: _Handler) -> _Handler:
             types = get_type_hints(function)
-            route = Route(
+            route = Operation(
                 method=method,
                 path=path,
                 action=action,
@@ -214,7 +213,7 @@ class RouteTable:
                 is_secret=is_secret,
                 is_costly=is_costly,
             )
-            self.routes.append(route)
+            self.operations.append(route)
             return function
 
         return register

@@ -19,13 +19,20 @@ from chargehand.app.checkpoints import (
 )
 from chargehand.app.composition import App
 from chargehand.app.storage import ArtifactList, ArtifactView
+from chargehand.operations.operation import (
+    MissionName,
+    NamedMission,
+    OperationTable,
+    RawContent,
+    RestArguments,
+    Words,
+)
 from chargehand.reports import story
 from chargehand.reports.documents import CheckpointsDocument
 from chargehand.reports.reading import StateReader
 from chargehand.reports.story import HunkDecision, MissionReviews, ReviewDecisions
-from chargehand.server._routes import MissionName, NamedMission, RawContent, RestArguments, RouteTable, Words
 
-ROUTES = RouteTable()
+OPERATIONS = OperationTable()
 # A review may reject each of a large change's hunks.
 _HunkId = Annotated[str, Meta(min_length=1, max_length=64)]
 _Parts = Annotated[tuple[Words, ...], Meta(max_length=5_000)]
@@ -94,19 +101,19 @@ class UndoBody(RestArguments, frozen=True):
     dry_run: bool = False
 
 
-@ROUTES.add("GET", "/missions/{mission}/reviews", action="mission.review")
+@OPERATIONS.add("GET", "/missions/{mission}/reviews", action="mission.review")
 def list_reviews(reader: StateReader, call: NamedMission, by: Caller) -> MissionReviews:
     """Show each reviewer's notes on its change so far."""
     return story.list_reviews(reader, call.mission)
 
 
-@ROUTES.add("GET", "/missions/{mission}/review/decisions", action="mission.review")
+@OPERATIONS.add("GET", "/missions/{mission}/review/decisions", action="mission.review")
 def show_own_review(reader: StateReader, call: NamedMission, by: Caller) -> ReviewDecisions:
     """Show your notes on its change so far."""
     return story.find_review(reader, call.mission, by.user)
 
 
-@ROUTES.add("PUT", "/missions/{mission}/review/decisions", action="review.decide")
+@OPERATIONS.add("PUT", "/missions/{mission}/review/decisions", action="review.decide")
 def save_own_review(app: App, call: SaveReview, by: Caller) -> ReviewDecisions:
     """Store your notes on its change so far."""
     return story.save_review(
@@ -120,7 +127,9 @@ def save_own_review(app: App, call: SaveReview, by: Caller) -> ReviewDecisions:
     )
 
 
-@ROUTES.add("GET", "/missions/{mission}/diff", action="mission.diff", commands=("mission diff", "checkpoint diff"))
+@OPERATIONS.add(
+    "GET", "/missions/{mission}/diff", action="mission.diff", commands=("mission diff", "checkpoint diff")
+)
 def compare_trees(reader: StateReader, call: TreesQuery, by: Caller) -> DiffDocument:
     """Show the difference between two of its trees."""
     found = checkpoints.checkpoint_difference(
@@ -129,20 +138,22 @@ def compare_trees(reader: StateReader, call: TreesQuery, by: Caller) -> DiffDocu
     return found.document(with_patch=call.patch)
 
 
-@ROUTES.add("GET", "/missions/{mission}/diff/file", action="mission.diff")
+@OPERATIONS.add("GET", "/missions/{mission}/diff/file", action="mission.diff")
 def compare_file(reader: StateReader, call: FileQuery, by: Caller) -> FileDifference:
     """Show one file in two trees."""
     return checkpoints.compare_file(reader, call.mission, call.path, old=call.old, new=call.new)
 
 
-@ROUTES.add("GET", "/missions/{mission}/checkpoints", action="mission.checkpoints", commands=("checkpoint list",))
+@OPERATIONS.add(
+    "GET", "/missions/{mission}/checkpoints", action="mission.checkpoints", commands=("checkpoint list",)
+)
 def list_checkpoints(reader: StateReader, call: NamedMission, by: Caller) -> CheckpointsDocument:
     """List its checkpoints, the oldest first."""
     state = reader.mission_state(call.mission)
     return CheckpointsDocument(mission=state.id, checkpoints=state.checkpoints)
 
 
-@ROUTES.add(
+@OPERATIONS.add(
     "GET",
     "/missions/{mission}/checkpoints/{checkpoint}",
     action="mission.checkpoints",
@@ -153,13 +164,13 @@ def show_checkpoint(reader: StateReader, call: OneCheckpoint, by: Caller) -> Che
     return checkpoints.show_checkpoint(reader, call.checkpoint, mission=call.mission)
 
 
-@ROUTES.add("GET", "/missions/{mission}/artifacts", action="mission.artifacts", commands=("artifact list",))
+@OPERATIONS.add("GET", "/missions/{mission}/artifacts", action="mission.artifacts", commands=("artifact list",))
 def list_artifacts(reader: StateReader, call: NamedMission, by: Caller) -> ArtifactList:
     """List the artifacts of a mission."""
     return storage.list_artifacts(reader, call.mission)
 
 
-@ROUTES.add(
+@OPERATIONS.add(
     "GET",
     "/artifacts/{artifact}",
     action="artifact.show",
@@ -175,7 +186,7 @@ def read_artifact(reader: StateReader, call: OneArtifact, by: Caller) -> Artifac
     return RawContent(content, "text/plain; charset=utf-8", file_name=f"{call.artifact}.txt")
 
 
-@ROUTES.add("POST", "/missions/{mission}/restore", action="mission.restore", commands=("checkpoint restore",))
+@OPERATIONS.add("POST", "/missions/{mission}/restore", action="mission.restore", commands=("checkpoint restore",))
 async def restore_checkpoint(app: App, call: RestoreBody, by: Caller) -> RestoreDocument:
     """Restore an earlier checkpoint as a new one."""
     request = RestoreRequest(
@@ -184,7 +195,7 @@ async def restore_checkpoint(app: App, call: RestoreBody, by: Caller) -> Restore
     return await _carry_out(app, await checkpoints.plan_restore(app, request), dry_run=call.dry_run)
 
 
-@ROUTES.add("POST", "/missions/{mission}/undo", action="mission.restore", commands=("checkpoint undo",))
+@OPERATIONS.add("POST", "/missions/{mission}/undo", action="mission.restore", commands=("checkpoint undo",))
 async def undo_checkpoint(app: App, call: UndoBody, by: Caller) -> RestoreDocument:
     """Restore the checkpoint before the last one."""
     planned = await asyncio.to_thread(checkpoints.plan_undo, app, call.mission)

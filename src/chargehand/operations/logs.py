@@ -10,25 +10,25 @@ from msgspec import Meta
 from chargehand.app import configuration, missions, storage
 from chargehand.app.accounts import Caller
 from chargehand.app.configuration import JudgementPage
+from chargehand.operations.operation import (
+    Limit,
+    MissionName,
+    NamedMission,
+    Offset,
+    OperationTable,
+    RestArguments,
+    Short,
+    StreamedContent,
+    project_path,
+)
 from chargehand.reports import story
 from chargehand.reports.documents import MissionDocument, MissionListDocument, QuestionDocument, mission_document
 from chargehand.reports.outcome import explain_failures
 from chargehand.reports.reading import StateReader
 from chargehand.reports.story import LogPage
-from chargehand.server._routes import (
-    Limit,
-    MissionName,
-    NamedMission,
-    Offset,
-    RestArguments,
-    RouteTable,
-    Short,
-    StreamedContent,
-    project_path,
-)
 
 # In the table of all routes these come before the routes of missions: `list` is not a mission's name.
-ROUTES = RouteTable()
+OPERATIONS = OperationTable()
 
 
 class ListQuery(RestArguments, frozen=True):
@@ -75,7 +75,7 @@ class ExportQuery(RestArguments, frozen=True):
     mission: MissionName | None = None
 
 
-@ROUTES.add("GET", "/missions/list", action="mission.list", commands=("mission list",))
+@OPERATIONS.add("GET", "/missions/list", action="mission.list", commands=("mission list",))
 def list_missions(reader: StateReader, call: ListQuery, by: Caller) -> MissionListDocument:
     """List missions without pages, the oldest first, tasks with their coordinators."""
     return missions.list_missions(
@@ -90,26 +90,28 @@ def list_missions(reader: StateReader, call: ListQuery, by: Caller) -> MissionLi
     )
 
 
-@ROUTES.add("GET", "/missions/{mission}/log", action="mission.events", commands=("mission log", "mission watch"))
+@OPERATIONS.add(
+    "GET", "/missions/{mission}/log", action="mission.events", commands=("mission log", "mission watch")
+)
 def read_mission_log(reader: StateReader, call: LinesOfMission, by: Caller) -> LogPage:
     """Read a page of a mission's log as written, line by line."""
     return story.page_log(reader, reader.find_mission(call.mission), after=call.after, limit=call.limit)
 
 
-@ROUTES.add("GET", "/missions/{mission}/outcome", action="mission.show")
+@OPERATIONS.add("GET", "/missions/{mission}/outcome", action="mission.show")
 def show_outcome(reader: StateReader, call: NamedMission, by: Caller) -> MissionDocument:
     """Show its outcome, in the form that commands print."""
     state = reader.mission_state(call.mission)
     return mission_document(state, explain_failures(reader.store, state))
 
 
-@ROUTES.add("GET", "/missions/{mission}/question", action="question.list", commands=("mission answer",))
+@OPERATIONS.add("GET", "/missions/{mission}/question", action="question.list", commands=("mission answer",))
 def show_question(reader: StateReader, call: QuestionQuery, by: Caller) -> QuestionDocument:
     """Show its open question."""
     return missions.show_question(reader, call.mission, task=call.task)
 
 
-@ROUTES.add("GET", "/missions/{mission}/judgements", action="mission.events", commands=("policy why",))
+@OPERATIONS.add("GET", "/missions/{mission}/judgements", action="mission.events", commands=("policy why",))
 def read_judgements(reader: StateReader, call: JudgementQuery, by: Caller) -> JudgementPage:
     """Read a page of its judgements, with rule and reason."""
     return configuration.page_judgements(
@@ -117,14 +119,16 @@ def read_judgements(reader: StateReader, call: JudgementQuery, by: Caller) -> Ju
     )
 
 
-@ROUTES.add("GET", "/projects/{project}/log", action="mission.events", commands=("project log",))
+@OPERATIONS.add("GET", "/projects/{project}/log", action="mission.events", commands=("project log",))
 def read_project_log(reader: StateReader, call: LinesOfProject, by: Caller) -> LogPage:
     """Read a page of a project's own log: actions that belong to no mission."""
     project = reader.store.projects.find(call.project)
     return story.page_log(reader, project.id, after=call.after, limit=call.limit, of_project=True)
 
 
-@ROUTES.add("GET", "/audit/export", action="audit.export", raw="application/x-ndjson", commands=("audit export",))
+@OPERATIONS.add(
+    "GET", "/audit/export", action="audit.export", raw="application/x-ndjson", commands=("audit export",)
+)
 def export_log(reader: StateReader, call: ExportQuery, by: Caller) -> StreamedContent:
     """Export events, signed heads and the public key as JSON lines that can be verified by themselves."""
     lines = storage.exported_lines(reader, call.mission)

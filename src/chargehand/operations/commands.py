@@ -4,7 +4,7 @@ A command is named by its words. By default its route is the one that lists the 
 argument of the same name. A client needs the routes and their arguments, but not their implementation: it reads
 them from a file, since the routes themselves load the whole product.
 
-`scripts/pages` writes that file, `routes.json`.
+`scripts/pages` writes that file, `operations.json`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chargehand.core.codec import convert_to, decode_as
 from chargehand.core.errors import UsageError
 
 PREFIX = "/api/v1"
-_ROUTES = Path(__file__).with_name("routes.json")
+_ROUTES = Path(__file__).with_name("operations.json")
 _TYPES: Mapping[str, Any] = {
     "string": str,
     "integer": int,
@@ -47,7 +47,7 @@ LOCAL_COMMANDS: Mapping[str, str] = {
 }
 
 
-class RouteSignature(Struct, frozen=True, kw_only=True):
+class OperationSignature(Struct, frozen=True, kw_only=True):
     """The facts about a route that a client needs: its address, and the JSON type of each of its `arguments`.
 
     `raw` says that it may answer with something other than a JSON document.
@@ -158,28 +158,28 @@ _CALLS: Mapping[str, tuple[CommandCall, ...]] = {
 
 
 @functools.cache
-def known_routes() -> Mapping[str, RouteSignature]:
+def known_operations() -> Mapping[str, OperationSignature]:
     """Return all routes by name."""
-    return {route.name: route for route in decode_as(_ROUTES.read_bytes(), tuple[RouteSignature, ...])}
+    return {route.name: route for route in decode_as(_ROUTES.read_bytes(), tuple[OperationSignature, ...])}
 
 
 def served_commands() -> frozenset[str]:
     """Return the commands with a route."""
-    return frozenset(command for route in known_routes().values() for command in route.commands)
+    return frozenset(command for route in known_operations().values() for command in route.commands)
 
 
-def find_call(command: str, given: Iterable[str]) -> tuple[RouteSignature, CommandCall]:
+def find_call(command: str, given: Iterable[str]) -> tuple[OperationSignature, CommandCall]:
     """Return the route for a command with these parameters `given`, and the mapping."""
     known = set(given)
     call = next(each for each in _CALLS.get(command, (CommandCall(),)) if not each.when or known & set(each.when))
     if call.route:
-        return known_routes()[call.route], call
-    (route,) = (each for each in known_routes().values() if command in each.commands)
+        return known_operations()[call.route], call
+    (route,) = (each for each in known_operations().values() if command in each.commands)
     return route, call
 
 
 def call_arguments(
-    route: RouteSignature, call: CommandCall, parameters: Mapping[str, Any], *, for_person: bool = False
+    route: OperationSignature, call: CommandCall, parameters: Mapping[str, Any], *, for_person: bool = False
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a command's parameters as the route's arguments, and the names of those that it does not take."""
     made: dict[str, Any] = {**call.fixed, **(call.raw if for_person else {})}

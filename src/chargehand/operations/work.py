@@ -16,22 +16,22 @@ from chargehand.app.agents import AgentProbes
 from chargehand.app.composition import App
 from chargehand.app.configuration import RuleList, RuleSchema
 from chargehand.app.models import Catalogue, ModelProbes
-from chargehand.policy.actions import Judgement
-from chargehand.reports.reading import StateReader
-from chargehand.server._responses import encode_document
-from chargehand.server._routes import (
+from chargehand.operations.operation import (
     EncodedDocument,
     NoArguments,
     Offset,
+    OperationTable,
     RestArguments,
-    RouteTable,
     Short,
     Text,
     Words,
+    encode_document,
     project_path,
 )
+from chargehand.policy.actions import Judgement
+from chargehand.reports.reading import StateReader
 
-ROUTES = RouteTable()
+OPERATIONS = OperationTable()
 _LONGEST_ACTION = 16_384
 
 
@@ -104,34 +104,34 @@ class PolicyTrial(RestArguments, frozen=True):
             raise ValueError(f"an action has at most {_LONGEST_ACTION} characters, this one has {size}")
 
 
-@ROUTES.add("GET", "/actions", action="action.list", commands=("action list",))
+@OPERATIONS.add("GET", "/actions", action="action.list", commands=("action list",))
 def list_actions(app: App, call: ActionQuery, by: Caller) -> list[ActionDocument]:
     """List git actions and commands."""
     return [action_document(each) for each in Actions(app).all(running=call.running)]
 
 
-@ROUTES.add("GET", "/actions/{action}", action="action.list", commands=("action show",))
+@OPERATIONS.add("GET", "/actions/{action}", action="action.list", commands=("action show",))
 def show_action(app: App, call: OneAction, by: Caller) -> ActionDocument:
     """Show a git action or a command."""
     actions = Actions(app)
     return action_document(actions.state(actions.places.find(call.action)))
 
 
-@ROUTES.add("GET", "/actions/{action}/log", action="action.log", commands=("action log",))
+@OPERATIONS.add("GET", "/actions/{action}/log", action="action.log", commands=("action log",))
 def read_action_output(app: App, call: OutputQuery, by: Caller) -> ActionOutputPage:
     """Read its output."""
     actions = Actions(app)
     return actions.read_output(actions.places.find(call.action), call.after)
 
 
-@ROUTES.add("POST", "/actions/{action}/cancel", action="action.cancel", commands=("action cancel",))
+@OPERATIONS.add("POST", "/actions/{action}/cancel", action="action.cancel", commands=("action cancel",))
 def cancel_action(app: App, call: OneAction, by: Caller) -> ActionDocument:
     """Stop it with all its processes."""
     actions = Actions(app)
     return action_document(actions.cancel_and_wait(actions.places.find(call.action)))
 
 
-@ROUTES.add("POST", "/actions/{action}/answer", action="action.answer", commands=("action answer",))
+@OPERATIONS.add("POST", "/actions/{action}/answer", action="action.answer", commands=("action answer",))
 def answer_action(app: App, call: ActionAnswer, by: Caller) -> ActionDocument:
     """Answer its question; after a yes it runs in the background."""
     actions = Actions(app)
@@ -143,19 +143,19 @@ def answer_action(app: App, call: ActionAnswer, by: Caller) -> ActionDocument:
     return action_document(actions.state(found))
 
 
-@ROUTES.add("POST", "/agents/probe", action="agent.probe", commands=("agent probe",))
+@OPERATIONS.add("POST", "/agents/probe", action="agent.probe", commands=("agent probe",))
 async def probe_agents(app: App, call: AgentTrial, by: Caller) -> AgentProbes:
     """Probe whether agents can work."""
     return await agents.probe_agents(app, call.agent, project_path(app, call.project))
 
 
-@ROUTES.add("POST", "/models/probe", action="model.probe", commands=("model probe",))
+@OPERATIONS.add("POST", "/models/probe", action="model.probe", commands=("model probe",))
 async def probe_models(app: App, call: ModelTrial, by: Caller) -> ModelProbes:
     """Call models with a few tokens, and store their abilities."""
     return await models.probe_models(app, call.model, project_path(app, call.project), quick=call.quick)
 
 
-@ROUTES.add("GET", "/catalogue", action="model.list", gives=Catalogue, commands=("model list",))
+@OPERATIONS.add("GET", "/catalogue", action="model.list", gives=Catalogue, commands=("model list",))
 def list_catalogue(reader: StateReader, call: CatalogueQuery, by: Caller) -> EncodedDocument:
     """List models of the shipped catalogue."""
     return _encode_catalogue(call.provider)
@@ -168,19 +168,19 @@ def _encode_catalogue(provider: str | None) -> EncodedDocument:
     return EncodedDocument.of(content, gzip.compress(content, mtime=0))
 
 
-@ROUTES.add("GET", "/policy", action="agent.list", commands=("policy show",))
+@OPERATIONS.add("GET", "/policy", action="agent.list", commands=("policy show",))
 def list_rules(app: App, call: PolicyQuery, by: Caller) -> RuleList:
     """Show the rules for agents' actions."""
     return configuration.list_rules(app, project_path(app, call.project))
 
 
-@ROUTES.add("GET", "/policy/facts", action="agent.list", commands=("policy show",))
+@OPERATIONS.add("GET", "/policy/facts", action="agent.list", commands=("policy show",))
 def show_rule_schema(reader: StateReader, call: NoArguments, by: Caller) -> RuleSchema:
     """Show the facts available to rules."""
     return configuration.rule_schema()
 
 
-@ROUTES.add("POST", "/policy/test", action="policy.test", is_costly=True, commands=("policy test",))
+@OPERATIONS.add("POST", "/policy/test", action="policy.test", is_costly=True, commands=("policy test",))
 def judge_action(app: App, call: PolicyTrial, by: Caller) -> Judgement:
     """Judge an action without running it."""
     kinds = {name: getattr(call, name) for name in ("shell", "read", "write", "mcp")}
