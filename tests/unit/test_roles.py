@@ -17,7 +17,7 @@ from chargehand.app.config.areas import meet_areas
 from chargehand.app.config.locations import UserFile
 from chargehand.app.config.records import OptionValue, RepositoryFile
 from chargehand.app.config.resolve import resolve
-from chargehand.app.selection.choice import AgentChoice, choose_agent
+from chargehand.app.selection.choice import AgentChoice, agent_choice, choose_for_request
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.checks.execution import CheckOutput
 from chargehand.checks.junit import FailingTest
@@ -150,7 +150,8 @@ def config(text: str) -> Config:
 
 
 def chosen(text: str, role: Role, **options: str | None) -> AgentChoice:
-    return choose_agent(config(text), {"OLLAMA_HOST": "127.0.0.1:1"}, {}, role=role, **options)
+    environ = {"OLLAMA_HOST": "127.0.0.1:1"}
+    return agent_choice(*choose_for_request(config(text), environ, {}, role=role, **options))
 
 
 def role(**changes: Any) -> Role:

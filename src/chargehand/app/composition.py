@@ -41,6 +41,7 @@ from chargehand.app.wiring.tiers import (
     with_tier,
 )
 from chargehand.checks.detection import detect_checks, detect_setups, find_project
+from chargehand.core.choices import Chooser
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
@@ -49,6 +50,8 @@ from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
 from chargehand.core.state import MissionState
+from chargehand.decisions.decider import Decider
+from chargehand.decisions.rules import FixedRules
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
 from chargehand.missions.control import Controls
@@ -73,6 +76,7 @@ class App(StateReader):
     """Chargehand for one state directory: reads it, and builds everything that changes it.
 
     `role` is the role of this process among the workers: a `command` ends with the missions that a person named.
+    `chooser` chooses agents and models, by default by fixed rules.
     """
 
     def __init__(
@@ -84,8 +88,11 @@ class App(StateReader):
         role: Role = "command",
         actor: str = "",
         starts_workers: bool = True,
+        chooser: Chooser | None = None,
     ) -> None:
         super().__init__(environ=environ, cwd=cwd, clock=clock, actor=actor, starts_workers=starts_workers)
+        # The one place that says who chooses agents and models.
+        self.decider = Decider(chooser=chooser or FixedRules())
         self.controls = Controls()
         self._standings = ProviderHealthRegistry()
         self._role = role
@@ -493,7 +500,8 @@ class App(StateReader):
             attempts_at_once=self.engine.attempts_at_once,
             checks_at_once=self.engine.checks_at_once or available_cores(),
             user=self.user,
-            prepare_task=self.task_assigner(found, resolved),
+            decider=self.decider,
+            prepare_task=self.task_assigner(found, resolved).assign,
             check_plan=self.plan_check(found, resolved),
             stop_mission=self._stop_mission,
         )
@@ -506,6 +514,7 @@ class App(StateReader):
             environ=self.environ,
             keys=self.credentials,
             artifacts=self.store.artifacts,
+            decider=self.decider,
         )
 
     def plan_check(self, found: ProjectBase, resolved: ResolvedConfig) -> PlanCheck:

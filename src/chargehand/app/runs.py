@@ -23,10 +23,11 @@ from chargehand.app.config.trust import ConfirmTrust, add_stranger, require_trus
 from chargehand.app.documents import to_json
 from chargehand.app.progress.live_output import remove_settled_output, run_with_output
 from chargehand.app.selection.agents import named_agent
-from chargehand.app.selection.choice import AgentChoice, choose_agent
+from chargehand.app.selection.choice import AgentChoice, agent_choice, choose_for_request
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import require_tier
+from chargehand.core.choices import ChoiceReason
 from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
@@ -35,6 +36,7 @@ from chargehand.core.ports import ArtifactSink, KeySource
 from chargehand.core.records import Base, MissionRequest, RedBase
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
+from chargehand.decisions.decider import Decider
 from chargehand.missions.breakpoints import parse_breakpoints
 from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.store.artifacts import Artifacts
@@ -157,11 +159,12 @@ def branch_slug(text: str) -> str:
 
 
 class RoleAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The assignment of a role: the role with its file as read, the agent with its model, and the reason."""
+    """The assignment of a role: the role with its file as read, the agent with its model, and the reasons."""
 
     role: Role
     file: RoleFile
     choice: AgentChoice
+    reasons: tuple[ChoiceReason, ...] = ()
 
 
 def assign_role(
@@ -171,11 +174,14 @@ def assign_role(
     *,
     environ: Mapping[str, str],
     keys: KeySource,
+    decider: Decider | None = None,
 ) -> RoleAssignment:
-    """Return the requested role with its agent; raise the errors of `RoleCatalogue.find` and `choose_agent`."""
+    """Return the requested role with its agent; raise as `RoleCatalogue.find` and `choose_for_request` do."""
     role, file = roles.find(options.role or DEVELOPER, resolved.config)
-    choice = choose_agent(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
-    return RoleAssignment(role=role, file=file, choice=choice)
+    chosen, reasons = choose_for_request(
+        resolved.config, environ, keys, agent=options.agent, model=options.model, role=role, decider=decider
+    )
+    return RoleAssignment(role=role, file=file, choice=agent_choice(chosen, reasons), reasons=reasons)
 
 
 def keep_check_files(
@@ -408,9 +414,8 @@ def record_mission(
     found = prepared.found
     # Resolved again: a person may just have trusted the repository's file, so that more of it applies.
     resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
-    asked = _recorded_request(
-        app, prepared, resolved, _assign_ready(app, found, resolved, request), app.places(found, resolved)
-    )
+    assignment = _assign_ready(app, found, resolved, request)
+    asked = _recorded_request(app, prepared, resolved, assignment, app.places(found, resolved))
     check(replace(found, resolved=resolved), asked)
     asyncio.run(app.prove_tier(found, resolved))
     return create_mission(
@@ -423,6 +428,7 @@ def record_mission(
             config=_recorded_configuration(resolved) | dict(noted or {}),
             user=app.user,
             plan=plan,
+            chosen=assignment.reasons,
         ),
         mission=mission,
     )
@@ -450,6 +456,7 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
             repository=str(session.project.path),
             base=session.base,
             config=_recorded_configuration(resolved),
+            chosen=assignment.reasons,
         )
         with recording as mission:
             start = RunStart(
@@ -508,7 +515,9 @@ async def _run_to_rest(
 
 def _assign_ready(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
     """Return an assignment ready to start; raise the errors of `assign_role` and `App.require_ready_agent`."""
-    assignment = assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
+    assignment = assign_role(
+        resolved, request, app.roles(found), environ=app.environ, keys=app.credentials, decider=app.decider
+    )
     choice = assignment.choice
     models = (*((choice.model,) if choice.model else ()), *choice.fallback)
     app.require_ready_agent(found, resolved, choice.agent, models)

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import field
 
+from chargehand.core.choices import ChoiceReason
 from chargehand.core.events import Payload, event
 from chargehand.core.records import (
     AttemptStatus,
@@ -28,7 +29,7 @@ class MissionCreated(Payload, frozen=True, kw_only=True):
 
     `forked_from` and `forked_at` name the mission whose log was copied, and the step up to which; `user` is who
     pays for it, "" in logs from before users were recorded. `parent` is the coordinator whose `task` this mission
-    does, "" if a person requested it.
+    does, "" if a person requested it. `chosen` are the reasons for agent and model, empty in older logs.
     """
 
     project: str
@@ -41,6 +42,7 @@ class MissionCreated(Payload, frozen=True, kw_only=True):
     user: str = ""
     parent: str = ""
     task: str = ""
+    chosen: tuple[ChoiceReason, ...] = ()
 
 
 @event("mission.claimed")
@@ -220,11 +222,12 @@ class StepFinished(Payload, frozen=True, kw_only=True):
 
 @event("agent.selected")
 class AgentSelected(Payload, frozen=True, kw_only=True):
-    """The agent was selected, with the reason."""
+    """The agent was selected, with the reason in words and as data (none in older logs)."""
 
     agent: str
     kind: str
     reason: str
+    reasons: tuple[ChoiceReason, ...] = ()
 
 
 @event("changes.reverted")

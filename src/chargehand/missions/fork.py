@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
+from chargehand.core.choices import ChoiceReason
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Payload, read_payload
 from chargehand.core.ids import new_id
@@ -175,6 +176,7 @@ def create_follow_up(
     *,
     user: str = "",
     made: str = "",
+    chosen: tuple[ChoiceReason, ...] = (),
 ) -> str:
     """Record a new mission that continues a promoted one on `continued.base`; return its id.
 
@@ -184,6 +186,7 @@ def create_follow_up(
     source = _read_source(store, mission)
     created = next(payload for payload in source if isinstance(payload, MissionCreated))
     created = replace(created, request=request, forked_from=mission, forked_at="", user=user or created.user)
+    created = replace(created, chosen=chosen or created.chosen)
     if not made:  # a person's own mission, not a coordinator's
         made, created = new_id("mission"), replace(created, parent="", task="")
     copied = list(_copy_until(None, source, made))

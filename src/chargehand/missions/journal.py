@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from chargehand.core.choices import ChoiceReason
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError, StoreError
 from chargehand.core.events import OnEvent, Payload, encode_json, ignore_event
@@ -35,6 +36,7 @@ class MissionSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """A user's request in a project, on a base, under the configuration of that moment.
 
     The mission does the `task` of the coordinator `parent`, or is a coordinator if it has or wants a `plan`.
+    `chosen` are the reasons for its agent and model.
     """
 
     project: str
@@ -46,6 +48,7 @@ class MissionSubmission(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
     task: str = ""
     plan: PlanMade | PlanWanted | None = None
+    chosen: tuple[ChoiceReason, ...] = ()
 
 
 def create_mission(
@@ -64,6 +67,7 @@ def create_mission(
         user=new.user,
         parent=new.parent,
         task=new.task,
+        chosen=new.chosen,
     )
     planned = () if new.plan is None else (new.plan,)
     store.log.append(mission, created, BaseResolved(base=new.base), *planned, durable=True, owner=owner)

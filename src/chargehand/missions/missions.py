@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
 
 from chargehand.checks.inspection import inspect
+from chargehand.core.choices import ChoiceReason
 from chargehand.core.errors import RefusedError, StoreError
 from chargehand.core.mission_events import ApprovalGiven, MissionClaimed, MissionFinished
 from chargehand.core.plan_events import CoordinatorWoken
@@ -65,14 +66,20 @@ class Missions:
 
     @contextlib.contextmanager
     def created(
-        self, request: MissionRequest, *, repository: str, base: Base, config: dict[str, object]
+        self,
+        request: MissionRequest,
+        *,
+        repository: str,
+        base: Base,
+        config: dict[str, object],
+        chosen: tuple[ChoiceReason, ...] = (),
     ) -> Iterator[str]:
         """Record a new mission for this process to `run` in the block; see `create_mission`.
 
         Other workers leave it alone from its first line on: if one took it before `run` did, the person who waits
         for it would be refused. A mission that was not run when the block ends is free for any worker.
         """
-        mission = self.create(request, repository=repository, base=base, config=config, held=True)
+        mission = self.create(request, repository=repository, base=base, config=config, held=True, chosen=chosen)
         self._created.add(mission)
         try:
             yield mission
@@ -90,6 +97,7 @@ class Missions:
         base: Base,
         config: dict[str, object],
         held: bool = False,
+        chosen: tuple[ChoiceReason, ...] = (),
     ) -> str:
         """Record a new mission of this project, `held` by this process if requested; see `create_mission`."""
         return create_mission(
@@ -101,6 +109,7 @@ class Missions:
                 base=base,
                 config=config,
                 user=self._services.user,
+                chosen=chosen,
             ),
             owner=self._services.worker[0] if held else None,
         )
