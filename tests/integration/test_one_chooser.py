@@ -21,14 +21,15 @@ from chargehand.core.choices import (
     Choice,
     ChoiceContext,
     ChoiceHistory,
-    ChoiceReason,
     Chooser,
     Moment,
 )
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import AgentSelected, MissionCreated
 from chargehand.core.plan_events import TaskStarted
+from chargehand.core.records import ChoiceReason
 from chargehand.core.state import MissionState
+from chargehand.decisions.decider import Decider
 from chargehand.decisions.rules import FixedRules
 from chargehand.store.rows import MissionFilter
 
@@ -102,7 +103,7 @@ class Place:
             asked = RunRequest(
                 plan=str(self.plan), only_checks=asked.only_checks, yes=True, attempts=str(attempts)
             )
-        app = App(environ=self.environ, cwd=self.repo, role="worker", chooser=chooser)
+        app = App(environ=self.environ, cwd=self.repo, role="worker", decider=Decider(chooser=chooser))
         try:
             request, plan_of = plan_request(app, asked)
             mission = record_mission(app, request, plan=plan_of)

@@ -17,18 +17,17 @@ from chargehand.core.choices import (
     Candidate,
     Choice,
     ChoiceContext,
-    ChoiceReason,
     FixedChoice,
-    ModelFacts,
+    KnownModel,
     Moment,
     PossibleCandidate,
-    ReasonCode,
     StandingSetting,
     TriedCandidate,
     find_fault,
     render_reason,
     render_reasons,
 )
+from chargehand.core.records import ChoiceReason, ReasonCode
 from chargehand.decisions.decider import Decider
 
 MODELS = ("m1", "m2", "m3")
@@ -55,7 +54,7 @@ def contexts(draw: st.DrawFn, *moments: Moment) -> ChoiceContext:
         PossibleCandidate(agent=agent, model=model, breaker=draw(breakers))
         for agent in agents
         for model in (
-            *(ModelFacts(name=name, known=draw(known), has_key=draw(st.booleans())) for name in MODELS),
+            *(KnownModel(name=name, known=draw(known), has_key=draw(st.booleans())) for name in MODELS),
             None,
         )
     ]
@@ -131,7 +130,7 @@ def test_only_a_person_overrides_an_open_breaker() -> None:
 
 
 def round_of(*rungs: str, models: tuple[str, ...] = ("m1", "m2"), cause: str = "check") -> ChoiceContext:
-    ready = [ModelFacts(name=name) for name in models]
+    ready = [KnownModel(name=name) for name in models]
     return ChoiceContext(
         moment="retry",
         candidates=(

@@ -41,7 +41,6 @@ from chargehand.app.wiring.tiers import (
     with_tier,
 )
 from chargehand.checks.detection import detect_checks, detect_setups, find_project
-from chargehand.core.choices import Chooser
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.config import Tier as TierName
@@ -51,7 +50,6 @@ from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
 from chargehand.core.state import MissionState
 from chargehand.decisions.decider import Decider
-from chargehand.decisions.rules import FixedRules
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
 from chargehand.missions.control import Controls
@@ -76,7 +74,7 @@ class App(StateReader):
     """Chargehand for one state directory: reads it, and builds everything that changes it.
 
     `role` is the role of this process among the workers: a `command` ends with the missions that a person named.
-    `chooser` chooses agents and models, by default by fixed rules.
+    `decider` has the chooser of all agents and models, by default the fixed rules.
     """
 
     def __init__(
@@ -88,11 +86,10 @@ class App(StateReader):
         role: Role = "command",
         actor: str = "",
         starts_workers: bool = True,
-        chooser: Chooser | None = None,
+        decider: Decider | None = None,
     ) -> None:
         super().__init__(environ=environ, cwd=cwd, clock=clock, actor=actor, starts_workers=starts_workers)
-        # The one place that says who chooses agents and models.
-        self.decider = Decider(chooser=chooser or FixedRules())
+        self.decider = decider or Decider()
         self.controls = Controls()
         self._standings = ProviderHealthRegistry()
         self._role = role

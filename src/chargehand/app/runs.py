@@ -27,13 +27,12 @@ from chargehand.app.selection.choice import AgentChoice, agent_choice, choose_fo
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import require_tier
-from chargehand.core.choices import ChoiceReason
 from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
 from chargehand.core.plan_events import PlanMade, PlanWanted
 from chargehand.core.ports import ArtifactSink, KeySource
-from chargehand.core.records import Base, MissionRequest, RedBase
+from chargehand.core.records import Base, ChoiceReason, MissionRequest, RedBase
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.decisions.decider import Decider

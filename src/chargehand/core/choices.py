@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.config import AgentConfig, Config
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import ChoiceReason, MissionRequest, ReasonCode
 
 # `request`: a whole mission. `task`: a task of a plan. `attempt`: the first attempt of a mission. `retry`: each
 # later attempt of a mission, and each next round of a task after one without a good result.
@@ -20,17 +20,8 @@ Action = Literal["use", "ask", "stop"]
 Strategy = Literal["", "approach", "model", "best_of"]
 # `open`: it failed too often; `ready`: one mission may probe it; `unknown`: not read at this moment.
 BreakerFact = Literal["unknown", "closed", "ready", "open"]
-# fmt: off
-ReasonCode = Literal[
-    "option", "role_setting", "role_file", "plan", "recorded", "person_again", "person_named",
-    "needs", "only_agent", "only_model", "first_with_key", "first_model", "key_set", "served_locally",
-    "probe", "patch", "retry", "not_worth_it",
-    "breaker_open", "unable", "tried", "no_money", "other_cause", "no_advice", "no_other_model", "no_models",
-    "provider_fault", "no_agent", "several_agents", "no_model",
-]
-# fmt: on
-# Each code with its sentence. `subject` is the agent or model that the reason is about, `source` says where it
-# comes from: an option, a role, a key, a number of models.
+# Each code with its sentence. `subject` is the agent or model that the reason is about, `source` its origin: an
+# option, a role, a key, a number of models.
 SENTENCES: Mapping[ReasonCode, str] = {
     # Named by a person.
     "option": "{source}",
@@ -67,7 +58,7 @@ SENTENCES: Mapping[ReasonCode, str] = {
     "several_agents": "{source} agents are configured",
     "no_model": "{subject} needs a model",
 }
-# Codes of what a person said: no chooser may choose otherwise.
+# Codes of a person's choices, which no chooser may change.
 BY_PERSON: frozenset[ReasonCode] = frozenset(
     {"option", "role_setting", "role_file", "plan", "person_again", "person_named"}
 )
@@ -75,14 +66,6 @@ _ROLES = ("role_setting", "role_file")
 # Their subject is a model ("": no model), their source its agent.
 _OF_CANDIDATES = ("breaker_open", "provider_fault")
 NATIVE = "native"
-
-
-class ChoiceReason(Struct, frozen=True):
-    """One reason of a choice as data; `SENTENCES` documents the codes."""
-
-    code: ReasonCode
-    subject: str = ""
-    source: str = ""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -98,7 +81,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class AgentFacts(Struct, frozen=True, kw_only=True):
-    """What an agent announces: its kind, the model and fallback models of its entry, and its capabilities.
+    """The announced facts of an agent: its kind, the model and fallback models of its entry, its capabilities.
 
     `configured` marks an entry of `[agents]`, `short` a short form of `--agent`, which names its model.
     """
@@ -130,11 +113,11 @@ class AgentFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def takes_models(self) -> bool:
-        """Whether it works with a model that is chosen for it, and heeds what a request says."""
+        """Whether it works with a model chosen for it, and heeds advice in a request."""
         return self.kind not in ("command", "patch")
 
 
-class ModelFacts(Struct, frozen=True, kw_only=True):
+class KnownModel(Struct, frozen=True, kw_only=True):
     """A model and how it is known: named somewhere, an entry of `[models]`, by its `key`, or served by Ollama.
 
     `has_key` is `None` if the key was not looked up.
@@ -150,7 +133,7 @@ class PossibleCandidate(Struct, frozen=True, kw_only=True):
     """A pair that can be chosen; a native agent without a model only shows that it needs one."""
 
     agent: AgentFacts
-    model: ModelFacts | None = None
+    model: KnownModel | None = None
     breaker: BreakerFact = "unknown"
     strategy: Strategy = ""
 
@@ -167,7 +150,7 @@ class PossibleCandidate(Struct, frozen=True, kw_only=True):
 
 
 class StandingSetting(Struct, frozen=True, kw_only=True):
-    """A role's setting of agent and models; `general` marks the one that applies to every role."""
+    """A role's setting of agent and models; `general` marks [roles.default]."""
 
     reason: ChoiceReason
     agent: str | None = None
@@ -177,7 +160,7 @@ class StandingSetting(Struct, frozen=True, kw_only=True):
 
 
 class FixedChoice(Struct, frozen=True, kw_only=True):
-    """What a person named: it wins over every rule, and `forced`, over an open breaker; "" and `None`: nothing."""
+    """The agent ("": any) and model (`None`: any) that a person named; `forced` also overrides an open breaker."""
 
     agent: str = ""
     model: str | None = None
@@ -202,11 +185,10 @@ class ChoiceContext(Struct, frozen=True, kw_only=True):
     """All facts about one choice; a moment leaves the fields empty that it does not know.
 
     `candidates` are possible and respect `fixed`. `settings` are ordered by precedence. `current` is the choice so
-    far: that of the whole mission for a task, with its `current_reasons`, and what of it a person named for the
-    whole run (`current_named`). A task that `inherits` has no role, agent or needs of its own; `same_role`: its
-    role is that of the mission. `fault` is the provider's fault that ended the last attempt. `fresh`: the current
-    agent did not try the task yet, and others failed it. Money in USD and time in seconds are what is left, `None`
-    if unlimited or not known.
+    far (for a task: the whole mission's), with its `current_reasons`; a person named the parts in `current_named`
+    for the whole run. A task that `inherits` has no role, agent or needs; `same_role`: it has the mission's role.
+    `fault` is the provider's fault that ended the last attempt. `fresh`: the current agent did not try the task
+    yet, and others failed it. `money_left` is in USD, `None` if unlimited or not known, as is `seconds_left`.
     """
 
     moment: Moment
@@ -246,7 +228,7 @@ class ConsideredCandidate(Struct, frozen=True, kw_only=True):
 class Choice(Struct, frozen=True, kw_only=True):
     """The chosen candidate, `None` unless the action is `use`; the first reason is the agent's, the others follow.
 
-    `beside` are further candidates to run at the same time.
+    The candidates in `beside` run at the same time.
     """
 
     chosen: Candidate | None = None
@@ -294,10 +276,11 @@ def find_fault(context: ChoiceContext, choice: Choice) -> str:
 
 def _find_fault_of(context: ChoiceContext, chosen: Candidate) -> str:
     fixed, found = context.fixed, context.find(chosen.agent, chosen.model, chosen.strategy)
-    if found is None or not found.is_ready:
+    # The current candidate was able to start before.
+    if found is None or not (found.is_ready or chosen == context.current):
         return f"{chosen} is not possible"
     if (fixed.agent and chosen.agent != fixed.agent) or (fixed.model and chosen.model != fixed.model):
-        return f"{chosen} is not the one that a person named"
+        return f"{chosen} is not the choice of a person"
     if found.breaker == "open" and not fixed.forced:
         return f"{chosen} failed too often"
     known = {each.candidate.model for each in context.candidates if each.agent.name == chosen.agent}
@@ -307,7 +290,7 @@ def _find_fault_of(context: ChoiceContext, chosen: Candidate) -> str:
 
 
 def named_by_person(request: MissionRequest, reasons: Sequence[ChoiceReason]) -> frozenset[str]:
-    """Return which of `agent` and `model` a person named, by the reasons for a request (none in older logs)."""
+    """Return which of `agent` and `model` a person named, by the reasons for a request (empty in older logs)."""
     agent = {"agent"} if reasons and reasons[0].code in BY_PERSON else set[str]()
     model = {"model"} if any(each.code in BY_PERSON for each in reasons[1:]) else set[str]()
     return frozenset({*request.named, *agent, *model})

@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec import field
 
-from chargehand.core.choices import ChoiceReason
 from chargehand.core.events import Payload, event
 from chargehand.core.records import (
     AttemptStatus,
     Base,
     Checkpoint,
+    ChoiceReason,
     Conflict,
     Export,
     MissionRequest,

@@ -7,10 +7,9 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.core.choices import ChoiceReason
 from chargehand.core.events import Payload, event
 from chargehand.core.plans import Plan, Task, task_digest
-from chargehand.core.records import Reason
+from chargehand.core.records import ChoiceReason, Reason
 
 # `merged`: its change is on the coordinator's branch. `done`: there was nothing to do. `left_out`: its condition
 # did not hold, or a person decided so; later tasks continue. `failed`: a person ended the mission because of it.

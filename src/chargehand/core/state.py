@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from chargehand.core import attempt_events as events
 from chargehand.core import mission_events as m
-from chargehand.core.choices import ChoiceReason
 from chargehand.core.config import Config
 from chargehand.core.events import Payload
 from chargehand.core.plan_events import CoordinatorWoken, PlanProgress, TaskMerged, TaskTally
@@ -22,6 +21,7 @@ from chargehand.core.records import (
     AttemptStatus,
     Base,
     Checkpoint,
+    ChoiceReason,
     Export,
     MissionRequest,
     MissionStatus,

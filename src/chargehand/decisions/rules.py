@@ -17,13 +17,12 @@ from chargehand.core.choices import (
     Choice,
     ChoiceContext,
     ChoiceHistory,
-    ChoiceReason,
     ConsideredCandidate,
     PossibleCandidate,
-    ReasonCode,
     StandingSetting,
     Strategy,
 )
+from chargehand.core.records import ChoiceReason, ReasonCode
 
 # How many candidates work side by side on one task, the ladder's last rung before a person.
 BEST_OF = 3
@@ -37,7 +36,7 @@ class FixedRules(Struct, frozen=True):
 
     def choose(self, context: ChoiceContext, history: ChoiceHistory, /) -> Choice:
         """Return the choice that follows from the context alone."""
-        # The candidates of a task's next round have strategies, those of an attempt have none.
+        # Only the candidates of a task's next round have strategies.
         if any(each.strategy for each in context.candidates):
             return _choose_next_round(context)
         rules = {"request": _choose_for_request, "task": _choose_for_task}
@@ -101,8 +100,8 @@ def _complete(
 ) -> Choice:
     """Return the choice of an agent with its model: `model`, a setting's, the agent's own, or one found here.
 
-    A short form chosen `by_name` names its model as an option does. An agent that takes no model by itself gets
-    none from a role.
+    A short form chosen `by_name` names its model as an option does. A role's model is only for agents that take
+    models.
     """
     own = StandingSetting(reason=_OWN, model=agent.model, fallback=agent.fallback)
     levels = (*(context.settings if agent.takes_models else ()), own)
@@ -124,7 +123,7 @@ def _complete(
 
 
 def _choose_fallback(levels: Sequence[StandingSetting], model: str | None) -> tuple[str, ...]:
-    """Return the fallback models of `model`: those of its own setting, otherwise of the first setting below it."""
+    """Return the fallback models of `model`: those of its setting, otherwise of the first setting below it."""
     start = next((number for number, level in enumerate(levels) if level.model == model), 0)
     found = next((level.fallback for level in levels[start:] if level.fallback), ())
     return tuple(each for each in found if each != model)
@@ -153,7 +152,7 @@ def _find_native_model(context: ChoiceContext, agent: AgentFacts) -> ChoiceReaso
 def _choose_for_task(context: ChoiceContext) -> Choice:
     """Precedence: the plan, the settings of the task's role, the choice for the whole mission.
 
-    A task with needs goes to an agent that announces them all, preferably one that did not fail it.
+    A task with needs goes to an agent that announces them all, preferably to an agent that did not fail it.
     """
     current, fixed = context.current, context.fixed
     assert current is not None
@@ -161,7 +160,7 @@ def _choose_for_task(context: ChoiceContext) -> Choice:
         chosen = replace(current, model=fixed.model or current.model)
         return Choice(chosen=chosen, reasons=fixed.reasons or context.current_reasons)
     agents = {each.name: each for each in context.agents}
-    # The choice for the whole mission already considered the settings of its own role.
+    # The choice for the whole mission already considered the settings of its role.
     own = () if context.same_role else tuple(each for each in context.settings if not each.general)
     first, reasons = fixed.agent or current.agent, fixed.reasons or context.current_reasons
     if context.needs:
@@ -216,12 +215,9 @@ def _choose_for_attempt(context: ChoiceContext) -> Choice:
     found = None if context.fault else _choose_next_model(context, current)
     if found is not None:
         return found
-    patches = (
-        each for each in context.agents if each.kind == "patch" and each.short and each.name != current.agent
-    )
-    patch = next(patches, None)
-    if patch is not None:
-        return Choice(chosen=Candidate(agent=patch.name), reasons=(ChoiceReason("patch", patch.name),))
+    patches = [each.name for each in context.agents if each.kind == "patch" and each.short]
+    if patches and patches != [current.agent]:
+        return Choice(chosen=Candidate(agent=patches[-1]), reasons=(ChoiceReason("patch", patches[-1]),))
     return _ask("provider_fault" if context.fault else "breaker_open", current.model or "", current.agent)
 
 

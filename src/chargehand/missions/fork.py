@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ReportMade, RoleChosen
-from chargehand.core.choices import ChoiceReason
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import Payload, read_payload
 from chargehand.core.ids import new_id
@@ -30,7 +29,7 @@ from chargehand.core.mission_events import (
     StepFinished,
     VerdictGiven,
 )
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import ChoiceReason, MissionRequest
 from chargehand.missions.journal import load_step_output, store_step_output
 from chargehand.missions.transcript import acts_prefix, parse_act
 from chargehand.store.store import Store

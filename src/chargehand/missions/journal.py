@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.core.choices import ChoiceReason
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError, StoreError
 from chargehand.core.events import OnEvent, Payload, encode_json, ignore_event
@@ -19,7 +18,7 @@ from chargehand.core.fold import apply
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import BaseResolved, MissionCreated, QuestionAsked, StepFinished
 from chargehand.core.plan_events import PlanMade, PlanWanted
-from chargehand.core.records import Base, MissionRequest
+from chargehand.core.records import Base, ChoiceReason, MissionRequest
 from chargehand.core.state import MissionState
 from chargehand.store.log import EventLog
 from chargehand.store.rows import MissionRow

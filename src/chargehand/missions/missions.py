@@ -8,11 +8,19 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
 
 from chargehand.checks.inspection import inspect
-from chargehand.core.choices import ChoiceReason
 from chargehand.core.errors import RefusedError, StoreError
 from chargehand.core.mission_events import ApprovalGiven, MissionClaimed, MissionFinished
 from chargehand.core.plan_events import CoordinatorWoken
-from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, Verdict, VerdictScope
+from chargehand.core.records import (
+    Base,
+    Checkpoint,
+    ChoiceReason,
+    Finding,
+    MissionRequest,
+    Reason,
+    Verdict,
+    VerdictScope,
+)
 from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
 from chargehand.missions._policy import admit

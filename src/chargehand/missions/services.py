@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from chargehand.agents.contract import Agent, Endpoint, Snippets
 from chargehand.checks.areas import match_paths
-from chargehand.core.choices import ChoiceReason
 from chargehand.core.clock import Clock as ClockPort
 from chargehand.core.clock import SystemClock
 from chargehand.core.config import Config
@@ -23,7 +22,7 @@ from chargehand.core.errors import InfrastructureError
 from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import DriverName, Spent
-from chargehand.core.records import MissionRequest, TierChoice
+from chargehand.core.records import ChoiceReason, MissionRequest, TierChoice
 from chargehand.decisions.decider import Decider
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.workers import Role, Workers

@@ -17,9 +17,8 @@ from chargehand.core.choices import (
     Candidate,
     Choice,
     ChoiceContext,
-    ChoiceReason,
     FixedChoice,
-    ModelFacts,
+    KnownModel,
     PossibleCandidate,
     StandingSetting,
     render_reason,
@@ -28,6 +27,7 @@ from chargehand.core.choices import (
 from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import KeySource
+from chargehand.core.records import ChoiceReason
 from chargehand.decisions.decider import Decider
 
 # `[roles.default]` applies to every role without settings of its own.
@@ -129,38 +129,38 @@ class CandidateSource(Struct, frozen=True, kw_only=True):
         them (`detects`): that reads keyrings and opens connections.
         """
         if fixed.model is not None:
-            model = ModelFacts(name=fixed.model)
+            model = KnownModel(name=fixed.model)
             return tuple(PossibleCandidate(agent=each, model=model) for each in agents)
         known = self._known_models(detects=detects)
         for setting in settings:
             for name in (setting.model, *setting.fallback):
-                known.setdefault(name or "", ModelFacts(name=name or ""))
+                known.setdefault(name or "", KnownModel(name=name or ""))
         known.pop("", None)
         found = []
         for each in agents:
             models = {**known} if each.takes_models else {}
             for name in (current, each.model, *each.fallback):
                 if name is not None:
-                    models.setdefault(name, ModelFacts(name=name))
+                    models.setdefault(name, KnownModel(name=name))
             found += [PossibleCandidate(agent=each, model=model) for model in (*models.values(), None)]
         return tuple(found)
 
-    def _known_models(self, *, detects: bool) -> dict[str, ModelFacts]:
+    def _known_models(self, *, detects: bool) -> dict[str, KnownModel]:
         """Return the configured models, otherwise those with a key in their usual place, otherwise Ollama's."""
         found = {
-            name: ModelFacts(name=name, known="configured", has_key=has_key(entry, self.keys) if detects else None)
+            name: KnownModel(name=name, known="configured", has_key=has_key(entry, self.keys) if detects else None)
             for name, entry in sorted(self.config.models.items())
         }
         if found or not detects:
             return found
         keyed = {name: USUAL_KEYS[provider] for provider, name in DEFAULT_MODELS.items()}
         found = {
-            name: ModelFacts(name=name, known="key", has_key=True, key=key)
+            name: KnownModel(name=name, known="key", has_key=True, key=key)
             for name, key in keyed.items()
             if self.keys.get(key)
         }
         served = () if found else self.ollama(self.environ)
-        return found or {f"ollama:{name}": ModelFacts(name=f"ollama:{name}", known="local") for name in served}
+        return found or {f"ollama:{name}": KnownModel(name=f"ollama:{name}", known="local") for name in served}
 
 
 def needs_detection(

@@ -25,7 +25,6 @@ from chargehand.core.choices import (
     Candidate,
     Choice,
     ChoiceContext,
-    ChoiceReason,
     FixedChoice,
     TriedCandidate,
     render_reasons,
@@ -33,7 +32,7 @@ from chargehand.core.choices import (
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import ArtifactSink, KeySource
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import ChoiceReason, MissionRequest
 from chargehand.decisions.decider import Decider
 from chargehand.missions.services import NO_WISH, PreparedTask, TaskWish
 
@@ -108,22 +107,22 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
         is_same = role.name == whole.role
         recorded = ChoiceReason("recorded", source=whole.why) if whole.why else _BY_OPTION
         reasons = wish.chosen or (recorded,)
-        # A person named the agent for the task, its role or the whole; needs come before the last two.
         by_role = None if is_same else next((each for each in settings if each.agent and not each.general), None)
         fixed = FixedChoice(model=wish.model)
-        if wish.agent:
-            fixed = replace(fixed, agent=wish.agent, reasons=(ChoiceReason("retry", wish.agent),))
-        elif task.agent:
-            fixed = replace(fixed, agent=task.agent, reasons=(ChoiceReason("plan", task.agent),))
-        elif by_role is not None and by_role.agent and not task.needs:
-            fixed = replace(fixed, agent=by_role.agent, reasons=(replace(by_role.reason, subject=by_role.agent),))
+        # Needs come before the settings of the role, and before an agent that a person named for the whole run.
+        if wish.agent or task.agent:
+            why = ChoiceReason("retry" if wish.agent else "plan", wish.agent or task.agent)
+            fixed = replace(fixed, agent=why.subject, reasons=(why,))
+        elif by_role is not None and not task.needs:
+            why = replace(by_role.reason, subject=by_role.agent or "")
+            fixed = replace(fixed, agent=why.subject, reasons=(why,))
         elif "agent" in whole.named and not task.needs:
             fixed = replace(fixed, agent=whole.agent, reasons=reasons)
         names = (fixed.agent,) if fixed.agent else dict.fromkeys((whole.agent, *config.agents))
         agents = [source.agent(name) for name in names]
         if not inherits:
-            require_models(config, fixed.model)
-            require_models(config, *((agents[0].model, *agents[0].fallback) if fixed.agent else ()))
+            own = (agents[0].model, *agents[0].fallback) if fixed.agent else ()
+            require_models(config, fixed.model, *own)
         able = [each for each in agents if fixed.agent or (task.needs and {*task.needs} <= {*each.offers})]
         return ChoiceContext(
             moment="task",

@@ -27,11 +27,9 @@ from chargehand.core.choices import (
     Candidate,
     Choice,
     ChoiceContext,
-    ChoiceReason,
     FixedChoice,
-    ModelFacts,
+    KnownModel,
     PossibleCandidate,
-    ReasonCode,
     TriedCandidate,
     named_by_person,
     render_reasons,
@@ -48,7 +46,7 @@ from chargehand.core.mission_events import (
     QuestionAsked,
     StepFinished,
 )
-from chargehand.core.records import AttemptStatus, MissionRequest, Reason
+from chargehand.core.records import AttemptStatus, ChoiceReason, MissionRequest, Reason, ReasonCode
 from chargehand.core.state import AttemptState
 from chargehand.missions.causes import attempt_cause
 from chargehand.missions.journal import Journal
@@ -323,7 +321,7 @@ class Admission(Struct, eq=False):
         candidates = (
             PossibleCandidate(
                 agent=AgentFacts.of(config, agent),
-                model=None if model is None else ModelFacts(name=model),
+                model=None if model is None else KnownModel(name=model),
                 breaker=_breaker_fact(log.breaker(agent, model), now),
             )
             for agent, model in dict.fromkeys(pairs)
@@ -335,13 +333,13 @@ class Admission(Struct, eq=False):
             current=Candidate(agent=request.agent, model=request.model, fallback=request.fallback),
             current_reasons=state.chosen,
             current_named=request.named,
-            tried=tuple(self._tried(number)),
+            tried=tuple(self._list_tried(number)),
             fault=fault,
             money_left=self.services.money_left(state.parent or state.id),
             seconds_left=max(0.0, request.seconds - state.seconds_used),
         )
 
-    def _tried(self, number: int) -> Iterator[TriedCandidate]:
+    def _list_tried(self, number: int) -> Iterator[TriedCandidate]:
         """Yield the agents and models of earlier attempts, with the causes of their ends."""
         state = self.journal.state
         assert state.request is not None

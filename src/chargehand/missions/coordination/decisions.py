@@ -13,8 +13,7 @@ from msgspec import Struct
 from chargehand.core.choices import (
     Candidate,
     ChoiceContext,
-    ChoiceReason,
-    ModelFacts,
+    KnownModel,
     PossibleCandidate,
     Strategy,
     TriedCandidate,
@@ -28,7 +27,7 @@ from chargehand.core.plan_events import (
     TaskProgress,
 )
 from chargehand.core.plans import Task
-from chargehand.core.records import Reason
+from chargehand.core.records import ChoiceReason, Reason
 from chargehand.missions.causes import FAILING_TEST
 from chargehand.missions.coordination.situation import (
     ChildMission,
@@ -356,7 +355,7 @@ def _next_round_context(now: Situation, task: Task, ladder: Ladder) -> ChoiceCon
         candidates=(
             *(PossibleCandidate(agent=each, strategy="approach") for each in ladder.agents),
             *(
-                PossibleCandidate(agent=own, model=ModelFacts(name=model), strategy=rung)
+                PossibleCandidate(agent=own, model=KnownModel(name=model), strategy=rung)
                 for rung in rungs
                 for model in ladder.models
             ),

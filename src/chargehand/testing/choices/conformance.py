@@ -17,7 +17,7 @@ from chargehand.core.choices import (
     ChoiceOutcome,
     Chooser,
     FixedChoice,
-    ModelFacts,
+    KnownModel,
     PossibleCandidate,
     Strategy,
     TriedCandidate,
@@ -30,7 +30,7 @@ _THINKER = AgentFacts(name="thinker", configured=True)
 
 
 def _possible(model: str, strategy: Strategy = "") -> PossibleCandidate:
-    return PossibleCandidate(agent=_THINKER, model=ModelFacts(name=model), breaker="closed", strategy=strategy)
+    return PossibleCandidate(agent=_THINKER, model=KnownModel(name=model), breaker="closed", strategy=strategy)
 
 
 _PAIRS = (_PLAIN, _possible("small"), _possible("large"), PossibleCandidate(agent=_THINKER))
