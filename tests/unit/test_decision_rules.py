@@ -27,6 +27,7 @@ from chargehand.core.choices import (
     render_reason,
     render_reasons,
 )
+from chargehand.core.events import decode
 from chargehand.core.records import ChoiceReason, ReasonCode
 from chargehand.decisions.decider import Decider
 
@@ -197,3 +198,23 @@ def test_each_code_has_a_sentence_and_each_sentence_a_code() -> None:
 )
 def test_reasons_are_rendered_to_one_sentence(reasons: list[tuple[ReasonCode, str, str]], sentence: str) -> None:
     assert render_reasons([ChoiceReason(*each) for each in reasons]) == sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "field"),
+    [
+        ("agent.selected", b'{"agent":"a","kind":"command","reason":"--agent"}', "reasons"),
+        (
+            "mission.created",
+            b'{"project":"p","repository":"/r","request":{"text":"t","agent":"a","command":[],"slug":"t"}}',
+            "chosen",
+        ),
+        (
+            "task.started",
+            b'{"task":"t","mission":"m","round":1,"rung":"first","base":"0","why":"it is ready"}',
+            "reasons",
+        ),
+    ],
+)
+def test_events_from_before_structured_reasons_load(kind: str, payload: bytes, field: str) -> None:
+    assert getattr(decode(kind, payload), field) == ()

@@ -110,10 +110,6 @@ class CandidateSource(Struct, frozen=True, kw_only=True):
         """Return the facts of an agent; raise as `named_agent`."""
         return AgentFacts.of(self.config, name, named_agent(self.config, name))
 
-    def configured(self) -> list[AgentFacts]:
-        """Return the facts of the configured agents."""
-        return [self.agent(name) for name in self.config.agents]
-
     def find(
         self,
         agents: Iterable[AgentFacts],
@@ -206,13 +202,11 @@ def choose_for_request(
     elif not agent:
         reason = ChoiceReason("option", model or "", "--model")
     fixed = FixedChoice(agent=name, model=model, reasons=(reason,) if name or model else ())
+    agents = [source.agent(each) for each in ((name,) if name else config.agents)]
+    if not agents or not (name or NATIVE in config.agents or not (config.models or model or settings)):
+        agents.append(source.agent(NATIVE))
     if name:
-        agents = [source.agent(name)]
         require_models(config, agents[0].model, *agents[0].fallback)
-    else:
-        agents = source.configured()
-        if not (NATIVE in config.agents or (agents and not (config.models or model or settings))):
-            agents.append(source.agent(NATIVE))
     context = ChoiceContext(
         moment="request",
         candidates=source.find(
@@ -227,7 +221,7 @@ def choose_for_request(
     choice = (decider or Decider()).choose(context)
     chosen = choice.chosen
     if chosen is None:
-        raise explain_refusal(choice, context, which)
+        raise explain_refusal(config, choice, context, which)
     own = source.agent(chosen.agent)
     require_models(config, own.model, *own.fallback, *chosen.fallback)
     return chosen, choice.reasons
@@ -239,9 +233,12 @@ def agent_choice(chosen: Candidate, reasons: Sequence[ChoiceReason]) -> AgentCho
     return AgentChoice(agent=chosen.agent, model=chosen.model, why=why, fallback=chosen.fallback)
 
 
-def explain_refusal(choice: Choice, context: ChoiceContext, which: Which) -> UsageError:
-    """Return the error for a request or task without a choice."""
+def explain_refusal(config: Config, choice: Choice, context: ChoiceContext, which: Which) -> UsageError:
+    """Return the error for a request or task without a choice; raise `NotFoundError` for unknown models."""
     reason = choice.reasons[0]
+    require_models(
+        config, *(model for each in context.agents if each.name == reason.subject for model in each.fallback)
+    )
     if reason.code == "several_agents":
         names = sorted(each.name for each in context.agents if each.configured)
         return UsageError(

@@ -22,6 +22,7 @@ from chargehand.app.selection.choice import (
 )
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.core.choices import (
+    AgentFacts,
     Candidate,
     Choice,
     ChoiceContext,
@@ -29,6 +30,7 @@ from chargehand.core.choices import (
     TriedCandidate,
     render_reasons,
 )
+from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import ArtifactSink, KeySource
@@ -74,9 +76,11 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
         choice = self.decider.choose(context)
         chosen = choice.chosen
         if chosen is None:
-            raise _explain_refusal(choice, context, task)
+            raise _explain_refusal(config, choice, context, task)
         if not inherits:
-            require_models(config, chosen.model if context.fixed.model else None, *chosen.fallback)
+            own = named_agent(config, chosen.agent)
+            named = chosen.model if chosen.model in (wish.model, whole.model) else None
+            require_models(config, named, own.model, *own.fallback, *chosen.fallback)
         same = Candidate(agent=whole.agent, model=request.model, fallback=whole.fallback)
         if file is not None or chosen != same:
             request = replace(
@@ -119,10 +123,11 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
         elif "agent" in whole.named and not task.needs:
             fixed = replace(fixed, agent=whole.agent, reasons=reasons)
         names = (fixed.agent,) if fixed.agent else dict.fromkeys((whole.agent, *config.agents))
-        agents = [source.agent(name) for name in names]
-        if not inherits:
-            own = (agents[0].model, *agents[0].fallback) if fixed.agent else ()
-            require_models(config, fixed.model, *own)
+        if inherits or task.needs:  # an unknown agent offers nothing, and whoever opens one refuses it
+            agents = [AgentFacts.of(config, name) for name in names]
+        else:
+            require_models(config, fixed.model)
+            agents = [source.agent(name) for name in names]
         able = [each for each in agents if fixed.agent or (task.needs and {*task.needs} <= {*each.offers})]
         return ChoiceContext(
             moment="task",
@@ -145,11 +150,11 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
         )
 
 
-def _explain_refusal(choice: Choice, context: ChoiceContext, task: Task) -> UsageError:
+def _explain_refusal(config: Config, choice: Choice, context: ChoiceContext, task: Task) -> UsageError:
     """Return the error for a task without a choice."""
     reason = choice.reasons[0]
     if reason.code != "unable":
-        return explain_refusal(choice, context, shutil.which)
+        return explain_refusal(config, choice, context, shutil.which)
     needs = ", ".join(task.needs)
     who = f"agent {reason.subject!r} does not offer" if reason.subject else "no agent offers"
     hint = f"add offers = {list(task.needs)} to the [agents.NAME] that has it, or leave out 'needs'"
