@@ -14,8 +14,8 @@ from tests.used_state import used_state
 
 from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
-from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.choices import (
     Candidate,
     Choice,

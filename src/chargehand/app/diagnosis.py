@@ -19,12 +19,12 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand import __version__
-from chargehand.app.reading import StateReader
 from chargehand.app.wiring.tiers import MACHINES, try_tier
 from chargehand.core.config import Tier
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import MissionStatus
+from chargehand.reports.reading import StateReader
 from chargehand.sandbox.probe import DRIVERS, ProbePart, ProbeReport
 from chargehand.sandbox.snippet_pool import probe_snippets
 from chargehand.sandbox.tool_versions import ToolVersion, describe_origin, read_tool_versions

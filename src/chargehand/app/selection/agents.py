@@ -8,8 +8,8 @@ from pathlib import Path
 from chargehand.agents.contract import Agent, McpServer
 from chargehand.agents.opening import open_agent
 from chargehand.agents.probe import AgentIdentity, identify_agent
-from chargehand.app.config.keys import agent_keys, format_value, parse_text, parse_value
-from chargehand.app.config.records import ResolvedConfig
+from chargehand.configuration.keys import agent_keys, format_value, parse_text, parse_value
+from chargehand.configuration.records import ResolvedConfig
 from chargehand.core.config import AgentConfig, Config
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError, nearest
 from chargehand.core.records import MissionRequest

@@ -10,8 +10,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chargehand.agents.roles import DEVELOPER, NO_ROLE, Role
-from chargehand.app.config.areas import meet_areas
-from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import (
     CandidateSource,
@@ -21,6 +19,8 @@ from chargehand.app.selection.choice import (
     standing_settings,
 )
 from chargehand.app.selection.roles import RoleCatalogue
+from chargehand.configuration.areas import meet_areas
+from chargehand.configuration.records import ResolvedConfig
 from chargehand.core.choices import (
     AgentFacts,
     Candidate,

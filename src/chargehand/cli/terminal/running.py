@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from chargehand.app.composition import App
-    from chargehand.app.runs import RunObserver, RunOutcome, RunRequest
+    from chargehand.app.runs import RunObserver, RunOutcome
     from chargehand.cli.terminal.interrupt import Stop
     from chargehand.cli.terminal.output import Output
+    from chargehand.configuration.run_options import RunRequest
     from chargehand.core.events import Event, Payload
     from chargehand.core.state import MissionState
 
@@ -182,8 +183,8 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
 
 def leave_to_worker(app: App, out: Output, mission: str) -> int:
     """Ensure that a worker runs a recorded mission, and show how to follow it."""
-    from chargehand.app.documents import mission_document
     from chargehand.app.worker import ensure_worker
+    from chargehand.reports.documents import mission_document
 
     worker = ensure_worker(app)
     out.document(mission_document(app.mission_reader.state(mission)))
