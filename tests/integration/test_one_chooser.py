@@ -175,3 +175,11 @@ def test_a_chooser_may_stop_before_the_limit_of_attempts(place: Place) -> None:
         ["not_worth_it"],
         [],
     )
+
+
+def test_a_chooser_may_stop_a_task_before_a_person_is_asked(place: Place) -> None:
+    state, payloads = place.run(Stopping("retry"), tasks=2)
+    assert (state.status, [reason.code for reason in state.reasons]) == ("refused", ["task_failed"])
+    assert "not tried again: another try is not worth its cost" in state.reasons[0].message
+    assert {each.round for each in payloads[state.id] if isinstance(each, TaskStarted)} == {1}
+    assert not state.questions
