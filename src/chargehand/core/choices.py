@@ -264,6 +264,19 @@ class Chooser(Protocol):
         ...
 
 
+def find_exclusion(context: ChoiceContext, each: PossibleCandidate) -> ChoiceReason | None:
+    """Return why a candidate cannot be chosen, `None` if it can."""
+    current, own = context.current, each.candidate
+    # The current candidate was able to start before.
+    if not each.is_ready and (current is None or (own.agent, own.model) != (current.agent, current.model)):
+        return ChoiceReason("no_model", own.agent)
+    if context.moment == "task" and not {*context.needs} <= {*each.agent.offers}:
+        return ChoiceReason("unable", own.agent)
+    if each.breaker == "open" and not context.fixed.forced:
+        return ChoiceReason("breaker_open", own.model or "", own.agent)
+    return None
+
+
 def find_fault(context: ChoiceContext, choice: Choice) -> str:
     """Return how a choice breaks the contract of a chooser, "" if it keeps it."""
     if (choice.chosen is None) == (choice.action == "use"):
@@ -276,13 +289,13 @@ def find_fault(context: ChoiceContext, choice: Choice) -> str:
 
 def _find_fault_of(context: ChoiceContext, chosen: Candidate) -> str:
     fixed, found = context.fixed, context.find(chosen.agent, chosen.model, chosen.strategy)
-    # The current candidate was able to start before.
-    if found is None or not (found.is_ready or chosen == context.current):
+    if found is None:
         return f"{chosen} is not possible"
     if (fixed.agent and chosen.agent != fixed.agent) or (fixed.model and chosen.model != fixed.model):
         return f"{chosen} is not the choice of a person"
-    if found.breaker == "open" and not fixed.forced:
-        return f"{chosen} failed too often"
+    excluded = find_exclusion(context, found)
+    if excluded is not None:
+        return f"{chosen}: {render_reason(excluded)}"
     known = {each.candidate.model for each in context.candidates if each.agent.name == chosen.agent}
     known |= {*found.agent.fallback, *(context.current.fallback if context.current else ())}
     foreign = {*chosen.fallback} - known - {model for each in context.settings for model in each.fallback}

@@ -18,9 +18,9 @@ from chargehand.core.choices import (
     ChoiceContext,
     ChoiceHistory,
     ConsideredCandidate,
-    PossibleCandidate,
     StandingSetting,
     Strategy,
+    find_exclusion,
 )
 from chargehand.core.records import ChoiceReason, ReasonCode
 
@@ -50,20 +50,9 @@ def _ask(code: ReasonCode, subject: str = "", source: str = "") -> Choice:
 
 def _consider(context: ChoiceContext) -> tuple[ConsideredCandidate, ...]:
     return tuple(
-        ConsideredCandidate(candidate=each.candidate, excluded=_exclude(context, each))
+        ConsideredCandidate(candidate=each.candidate, excluded=find_exclusion(context, each))
         for each in context.candidates
     )
-
-
-def _exclude(context: ChoiceContext, each: PossibleCandidate) -> ChoiceReason | None:
-    """Return the reason for which a candidate cannot be chosen, if any."""
-    if not each.is_ready:
-        return ChoiceReason("no_model", each.agent.name)
-    if context.moment == "task" and not {*context.needs} <= {*each.agent.offers}:
-        return ChoiceReason("unable", each.agent.name)
-    if each.breaker == "open" and not context.fixed.forced:
-        return ChoiceReason("breaker_open", each.candidate.model or "", each.agent.name)
-    return None
 
 
 # --- a request
