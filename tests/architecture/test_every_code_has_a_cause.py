@@ -148,8 +148,9 @@ def _name(node: ast.expr) -> str:
 
 
 def _keyword_values(call: ast.Call) -> list[ast.expr]:
-    # Excluded: the records of the table itself; and calls that name a rule of the policy, which ends no mission.
-    if isinstance(call.func, ast.Name) and call.func.id in ("Cause", "Judgement", "Part", *ALERTS):
+    # Excluded: the records of the table itself; calls that name a rule of the policy, and reasons
+    # of choices, which end no mission.
+    if isinstance(call.func, ast.Name) and call.func.id in ("Cause", "Judgement", "Part", "ChoiceReason", *ALERTS):
         return []
     return [keyword.value for keyword in call.keywords if keyword.arg in WORDS]
 

@@ -25,9 +25,9 @@ from chargehand.missions.attempt.admission import (
     AgentModel,
     BreakerEvent,
     BreakerEventKind,
+    BreakerLog,
     agent_step,
     fold_breaker,
-    read_breaker_events,
 )
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store, open_store
@@ -76,7 +76,7 @@ def kinds(
     def lives(row: MissionRow) -> bool:
         return live
 
-    return [fact.kind for fact in read_breaker_events(store, "p", who, live=lives, config=config)]
+    return [fact.kind for fact in BreakerLog(store, "p", live=lives, config=config).events(who)]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,8 @@ def test_a_probe_that_is_no_longer_live_is_void(store: Store) -> None:
 
 def test_a_probe_is_judged_by_its_time_in_the_log(store: Store, clock: SteppedClock) -> None:
     def state() -> str:
-        return fold_breaker(read_breaker_events(store, "p", WHO, live=lambda row: True, config=CONFIG)).state
+        log = BreakerLog(store, "p", live=lambda row: True, config=CONFIG)
+        return log.breaker(WHO.agent, WHO.model).state
 
     for _ in range(3):
         assert state() == "closed"

@@ -19,7 +19,7 @@ from chargehand.app.providers.served import (
     model_config,
     served_model,
 )
-from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice, choose_agent
+from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice, agent_choice, choose_for_request
 from chargehand.core.addresses import is_loopback
 from chargehand.core.config import AgentConfig, Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
@@ -38,7 +38,7 @@ def _choose(
     agent: str | None = None,
     model: str | None = None,
 ) -> AgentChoice:
-    return choose_agent(
+    chosen, reasons = choose_for_request(
         config or Config(),
         {},
         keys or {},
@@ -47,6 +47,7 @@ def _choose(
         which=lambda name: f"/bin/{name}" if name in programs else None,
         ollama=lambda environ: ollama,
     )
+    return agent_choice(chosen, reasons)
 
 
 # --- names, keys, addresses

@@ -13,7 +13,7 @@ from tests.conftest import git
 
 from chargehand.agents.prompts import system_prompt
 from chargehand.agents.roles import Role, parse_role, shipped_roles
-from chargehand.app.selection.choice import AgentChoice, choose_agent
+from chargehand.app.selection.choice import AgentChoice, agent_choice, choose_for_request
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.checks.execution import CheckOutput
 from chargehand.checks.junit import FailingTest
@@ -150,7 +150,8 @@ def config(text: str) -> Config:
 
 
 def chosen(text: str, role: Role, **options: str | None) -> AgentChoice:
-    return choose_agent(config(text), {"OLLAMA_HOST": "127.0.0.1:1"}, {}, role=role, **options)
+    environ = {"OLLAMA_HOST": "127.0.0.1:1"}
+    return agent_choice(*choose_for_request(config(text), environ, {}, role=role, **options))
 
 
 def role(**changes: Any) -> Role:

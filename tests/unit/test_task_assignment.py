@@ -10,8 +10,10 @@ from chargehand.agents.roles import DEVELOPER
 from chargehand.app.composition import App
 from chargehand.app.runs import assign_role, build_request
 from chargehand.configuration.run_options import RunRequest
+from chargehand.core.choices import render_reasons
 from chargehand.core.plans import PLANNER, Task
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import ChoiceReason, MissionRequest
+from chargehand.missions.services import TaskWish
 
 MODELS = "".join(
     f'[models.{name}]\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "{name}"\nprice = 0.0\n'
@@ -123,6 +125,26 @@ def test_the_assignment_names_the_source_of_the_agent(
     app: App, roles: str, asked: RunRequest, task: Task, why: str
 ) -> None:
     assert assigned(app, roles, asked, task).why.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        ((ChoiceReason("role_setting", "plain", "default"),), "[roles.default]"),
+        ((ChoiceReason("option", "plain", "--agent"),), "--agent, d by [roles.default]"),
+        # A log from before structured reasons has only the sentence.
+        ((), "as before, d by [roles.default]"),
+    ],
+)
+def test_a_setting_is_named_once_as_the_source_of_agent_and_model(
+    app: App, chosen: tuple[ChoiceReason, ...], why: str
+) -> None:
+    assigned(app, '[roles.default]\nmodel = "d"\n', RunRequest(agent="plain"), PLANNER)
+    found = app.configured(None, revision=None, directory=None, options={})
+    whole = MissionRequest(text="t", agent="cli:claude", command=(), slug="t", role="other", why="as before")
+    prepared = app.task_assigner(found, found.resolved).assign(whole, role("tester"), TaskWish(chosen=chosen))
+    assert prepared.request.why == why
+    assert (prepared.request.model, render_reasons(prepared.chosen)) == ("d", why)
 
 
 def test_the_model_that_a_round_is_to_try_is_taken(app: App) -> None:

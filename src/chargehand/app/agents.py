@@ -21,7 +21,7 @@ from chargehand.app.selection.agents import NATIVE, named_agent, probe_agent
 from chargehand.app.selection.choice import (
     DEFAULT_ROLE,
     RoleSetting,
-    choose_agent,
+    choose_for_request,
     programs_on_path,
     role_settings,
 )
@@ -160,7 +160,14 @@ async def _probe_native(
 ) -> tuple[bool, str]:
     """Return whether the model of a native agent answers, with details."""
     try:
-        choice = choose_agent(resolved.config, app.environ, app.credentials, agent=name, which=_which(app.environ))
+        choice, _ = choose_for_request(
+            resolved.config,
+            app.environ,
+            app.credentials,
+            agent=name,
+            which=_which(app.environ),
+            decider=app.decider,
+        )
     except ChargehandError as error:
         return False, error.message
     model = choice.model or ""

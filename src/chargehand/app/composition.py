@@ -48,6 +48,7 @@ from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice
 from chargehand.core.state import MissionState
+from chargehand.decisions.decider import Decider
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
 from chargehand.missions.control import Controls
@@ -73,6 +74,7 @@ class App(StateReader):
     """Chargehand for one state directory: reads it, and builds everything that changes it.
 
     `role` is the role of this process among the workers: a `command` ends with the missions that a person named.
+    `decider` has the chooser of all agents and models, by default the fixed rules.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class App(StateReader):
         role: Role = "command",
         actor: str = "",
         starts_workers: bool = True,
+        decider: Decider | None = None,
     ) -> None:
         super().__init__(environ=environ, cwd=cwd, clock=clock, actor=actor, starts_workers=starts_workers)
+        self.decider = decider or Decider()
         self.controls = Controls()
         self._standings = ProviderHealthRegistry()
         self._role = role
@@ -493,7 +497,8 @@ class App(StateReader):
             attempts_at_once=self.engine.attempts_at_once,
             checks_at_once=self.engine.checks_at_once or available_cores(),
             user=self.user,
-            prepare_task=self.task_assigner(found, resolved),
+            decider=self.decider,
+            prepare_task=self.task_assigner(found, resolved).assign,
             check_plan=self.plan_check(found, resolved),
             stop_mission=self._stop_mission,
         )
@@ -506,6 +511,7 @@ class App(StateReader):
             environ=self.environ,
             keys=self.credentials,
             artifacts=self.store.artifacts,
+            decider=self.decider,
         )
 
     def plan_check(self, found: ProjectBase, resolved: ResolvedConfig) -> PlanCheck:

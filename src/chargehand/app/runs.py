@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from chargehand.agents.roles import DEVELOPER, Role
 from chargehand.app.selection.agents import named_agent
-from chargehand.app.selection.choice import AgentChoice, choose_agent
+from chargehand.app.selection.choice import AgentChoice, agent_choice, choose_for_request
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import require_tier
@@ -31,9 +31,10 @@ from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
 from chargehand.core.plan_events import PlanMade, PlanWanted
 from chargehand.core.ports import ArtifactSink, KeySource
-from chargehand.core.records import Base, MissionRequest, RedBase
+from chargehand.core.records import Base, ChoiceReason, MissionRequest, RedBase
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
+from chargehand.decisions.decider import Decider
 from chargehand.missions.breakpoints import parse_breakpoints
 from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.reports.documents import to_json
@@ -101,11 +102,12 @@ def branch_slug(text: str) -> str:
 
 
 class RoleAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The assignment of a role: the role with its file as read, the agent with its model, and the reason."""
+    """The assignment of a role: the role with its file as read, the agent with its model, and the reasons."""
 
     role: Role
     file: RoleFile
     choice: AgentChoice
+    reasons: tuple[ChoiceReason, ...] = ()
 
 
 def assign_role(
@@ -115,11 +117,14 @@ def assign_role(
     *,
     environ: Mapping[str, str],
     keys: KeySource,
+    decider: Decider | None = None,
 ) -> RoleAssignment:
-    """Return the requested role with its agent; raise the errors of `RoleCatalogue.find` and `choose_agent`."""
+    """Return the requested role with its agent; raise as `RoleCatalogue.find` and `choose_for_request` do."""
     role, file = roles.find(options.role or DEVELOPER, resolved.config)
-    choice = choose_agent(resolved.config, environ, keys, agent=options.agent, model=options.model, role=role)
-    return RoleAssignment(role=role, file=file, choice=choice)
+    chosen, reasons = choose_for_request(
+        resolved.config, environ, keys, agent=options.agent, model=options.model, role=role, decider=decider
+    )
+    return RoleAssignment(role=role, file=file, choice=agent_choice(chosen, reasons), reasons=reasons)
 
 
 def keep_check_files(
@@ -352,9 +357,8 @@ def record_mission(
     found = prepared.found
     # Resolved again: a person may just have trusted the repository's file, so that more of it applies.
     resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
-    asked = _recorded_request(
-        app, prepared, resolved, _assign_ready(app, found, resolved, request), app.places(found, resolved)
-    )
+    assignment = _assign_ready(app, found, resolved, request)
+    asked = _recorded_request(app, prepared, resolved, assignment, app.places(found, resolved))
     check(replace(found, resolved=resolved), asked)
     asyncio.run(app.prove_tier(found, resolved))
     return create_mission(
@@ -367,6 +371,7 @@ def record_mission(
             config=_recorded_configuration(resolved) | dict(noted or {}),
             user=app.user,
             plan=plan,
+            chosen=assignment.reasons,
         ),
         mission=mission,
     )
@@ -394,6 +399,7 @@ async def run_mission(app: App, prepared: PreparedRun, *, observer: RunObserver)
             repository=str(session.project.path),
             base=session.base,
             config=_recorded_configuration(resolved),
+            chosen=assignment.reasons,
         )
         with recording as mission:
             start = RunStart(
@@ -452,7 +458,9 @@ async def _run_to_rest(
 
 def _assign_ready(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
     """Return an assignment ready to start; raise the errors of `assign_role` and `App.require_ready_agent`."""
-    assignment = assign_role(resolved, request, app.roles(found), environ=app.environ, keys=app.credentials)
+    assignment = assign_role(
+        resolved, request, app.roles(found), environ=app.environ, keys=app.credentials, decider=app.decider
+    )
     choice = assignment.choice
     models = (*((choice.model,) if choice.model else ()), *choice.fallback)
     app.require_ready_agent(found, resolved, choice.agent, models)

@@ -125,6 +125,7 @@ def _create(state: MissionSummary, event: m.MissionCreated) -> None:
 
 @_on(_STATE, m.MissionCreated)
 def _read_config(state: MissionState, event: m.MissionCreated) -> None:
+    state.chosen = event.chosen
     try:
         state.config = convert_to(event.config.get("values"), Config)
     except msgspec.ValidationError:  # another version wrote it

@@ -11,6 +11,7 @@ from chargehand.core.records import (
     AttemptStatus,
     Base,
     Checkpoint,
+    ChoiceReason,
     Conflict,
     Export,
     MissionRequest,
@@ -29,7 +30,7 @@ class MissionCreated(Payload, frozen=True, kw_only=True):
 
     `forked_from` and `forked_at` name the mission whose log was copied, and the step up to which; `user` is who
     pays for it, "" in logs from before users were recorded. `parent` is the coordinator whose `task` this mission
-    does, "" if a person requested it.
+    does, "" if a person requested it. `chosen` are the reasons for agent and model, empty in older logs.
     """
 
     project: str
@@ -42,6 +43,7 @@ class MissionCreated(Payload, frozen=True, kw_only=True):
     user: str = ""
     parent: str = ""
     task: str = ""
+    chosen: tuple[ChoiceReason, ...] = ()
 
 
 @event("mission.claimed")
@@ -221,11 +223,12 @@ class StepFinished(Payload, frozen=True, kw_only=True):
 
 @event("agent.selected")
 class AgentSelected(Payload, frozen=True, kw_only=True):
-    """The agent was selected, with the reason."""
+    """The agent was selected, with the reason in words and as data (none in older logs)."""
 
     agent: str
     kind: str
     reason: str
+    reasons: tuple[ChoiceReason, ...] = ()
 
 
 @event("changes.reverted")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from chargehand.core.events import Payload, event
 from chargehand.core.plans import Plan, Task, task_digest
-from chargehand.core.records import Reason
+from chargehand.core.records import ChoiceReason, Reason
 
 # `merged`: its change is on the coordinator's branch. `done`: there was nothing to do. `left_out`: its condition
 # did not hold, or a person decided so; later tasks continue. `failed`: a person ended the mission because of it.
@@ -63,8 +63,8 @@ class TaskStarted(Payload, frozen=True, kw_only=True):
     """A child mission works on a task, from `base`, a commit of the coordinator's branch.
 
     `round` counts from 1 how often the task was begun, `candidate` numbers the runs of one round. `considered`
-    says for each other rung why it was not chosen. `due` is the second of the plan's clock at which the run is
-    stopped.
+    says for each other rung why it was not chosen, `reasons` has the reasons of the choice as data. `due` is the
+    second of the plan's clock at which the run is stopped.
     """
 
     task: str
@@ -76,6 +76,7 @@ class TaskStarted(Payload, frozen=True, kw_only=True):
     candidate: int = 1
     model: str | None = None
     considered: tuple[str, ...] = ()
+    reasons: tuple[ChoiceReason, ...] = ()
     due: float | None = None
 
 

@@ -122,6 +122,26 @@ class Reason(Struct, frozen=True, kw_only=True):
     message: str
 
 
+# Why an agent or model is chosen, or not: `core.choices.SENTENCES` has the meaning of each code.
+# fmt: off
+ReasonCode = Literal[
+    "option", "role_setting", "role_file", "plan", "recorded", "person_again", "person_named",
+    "needs", "only_agent", "only_model", "first_with_key", "first_model", "key_set", "served_locally",
+    "probe", "patch", "retry", "not_worth_it",
+    "breaker_open", "unable", "tried", "no_money", "other_cause", "no_advice", "no_other_model", "no_models",
+    "provider_fault", "no_agent", "several_agents", "no_model",
+]
+# fmt: on
+
+
+class ChoiceReason(Struct, frozen=True):
+    """One reason of a choice as data: the agent or model that it is about (`subject`), and where it comes from."""
+
+    code: ReasonCode
+    subject: str = ""
+    source: str = ""
+
+
 class Change(Struct, frozen=True, kw_only=True):
     """One path that differs between two trees; modes are git's (0o100644 …), ids hex, `None` where absent."""
 

@@ -21,6 +21,7 @@ from chargehand.core.records import (
     AttemptStatus,
     Base,
     Checkpoint,
+    ChoiceReason,
     Export,
     MissionRequest,
     MissionStatus,
@@ -423,10 +424,11 @@ class MissionState(MissionSummary, kw_only=True):
     `continued` maps the number of an attempt to a person's request to continue after it, `worked_seconds` is the
     used time limit as its workers noted it, `plan` the progress of a coordinator's tasks. `half_merged` is the
     task whose result is on the coordinator's branch without a recorded `task.merged`. `sandbox_kinds` are the
-    tiers and drivers of its sandboxes, each pair once.
+    tiers and drivers of its sandboxes, each pair once. `chosen` are the reasons for its agent and model.
     """
 
     config: Config | None = None
+    chosen: tuple[ChoiceReason, ...] = ()
     first_base: Base | None = None
     promoted_on: Base | None = None
     checkpoints: list[Checkpoint] = []

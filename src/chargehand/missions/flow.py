@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from chargehand.agents.contract import Agent, Assignment
 from chargehand.agents.roles import NO_ROLE
+from chargehand.core.codec import convert_to
 from chargehand.core.events import Payload
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import PROMOTE, AgentSelected, MissionFinished, QuestionAsked
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import MissionRequest, Reason
 from chargehand.missions._attempt_log import archive_replies
 from chargehand.missions._messages import events_of_attempt_end, record_mission_end, requires_next_attempt
 from chargehand.missions.attempt.admission import PATCH_AGENT, Admission, provider_fault
@@ -70,15 +73,23 @@ class MissionFlow:
         Raises the errors by which `MissionRun.run` settles it.
         """
         assert self._journal.state.request is not None
-        request = await self._admission.admitted(self._journal.state.request, 1)
+        asked = self._journal.state.request
+        request = await self._admission.admitted(asked, 1)
+        if request is None:
+            message = "an attempt is not worth its cost"
+            ended = MissionFinished(status="refused", reasons=(Reason(code="not_worth_it", message=message),))
+            record_mission_end(self._journal, ended)
+            return
         agent = self._services.open_agent(request)
         self._role = load_role(self._services.store, request)
 
         async def select() -> object:
-            return {"agent": agent.name, "kind": agent.kind, "reason": request.why or "named in the request"}
+            reason = request.why or "named in the request"
+            reasons = msgspec.to_builtins(self._journal.state.chosen if request == asked else ())
+            return {"agent": agent.name, "kind": agent.kind, "reason": reason, "reasons": reasons}
 
         def selected_events(output: dict[str, Any]) -> Sequence[Payload]:
-            selected = AgentSelected(**output)
+            selected = convert_to(output, AgentSelected)
             return (selected,) if self._role is NO_ROLE else (selected, role_event(request, self._role))
 
         # The imports of a native agent take seconds, so they run while environment and base are prepared.
@@ -101,11 +112,17 @@ class MissionFlow:
         tree: str = context.base.tree
         feedback: str | None = None
         number, most, fault = 0, request.attempts, ""
+        judged: JudgedAttempt | None = None
+        wanted = False
         while True:
             number += 1
             admitted = request
-            if number > 1:
-                admitted = await self._admission.admitted(request, number, fault=fault)
+            if judged is not None:
+                chosen = await self._admission.admitted(request, number, fault=fault, wanted=wanted)
+                if chosen is None:  # its chooser expects nothing of another attempt
+                    await self._conclude(judged)
+                    return
+                admitted = chosen
             if admitted != request:  # the requested agent or model has failed too often
                 request, agent = admitted, self._services.open_agent(admitted)
                 # A patch is made for the tree of the base.
@@ -139,6 +156,7 @@ class MissionFlow:
                     return
             # A good attempt has no report on faults: another attempt follows only for a person's message.
             context, tree, feedback = judged.context, judged.result.tree, None if good else judged.report
+            wanted = another or continued is not None
             if continued and continued.base:  # its result is promoted: continue from there
                 context = await self._judge.prepare_base(request, continued.base)
                 tree, feedback = continued.tree or continued.base.tree, None

@@ -29,7 +29,7 @@ from chargehand.core.mission_events import (
     StepFinished,
     VerdictGiven,
 )
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import ChoiceReason, MissionRequest
 from chargehand.missions.journal import load_step_output, store_step_output
 from chargehand.missions.transcript import acts_prefix, parse_act
 from chargehand.store.store import Store
@@ -175,6 +175,7 @@ def create_follow_up(
     *,
     user: str = "",
     made: str = "",
+    chosen: tuple[ChoiceReason, ...] = (),
 ) -> str:
     """Record a new mission that continues a promoted one on `continued.base`; return its id.
 
@@ -184,6 +185,7 @@ def create_follow_up(
     source = _read_source(store, mission)
     created = next(payload for payload in source if isinstance(payload, MissionCreated))
     created = replace(created, request=request, forked_from=mission, forked_at="", user=user or created.user)
+    created = replace(created, chosen=chosen or created.chosen)
     if not made:  # a person's own mission, not a coordinator's
         made, created = new_id("mission"), replace(created, parent="", task="")
     copied = list(_copy_until(None, source, made))

@@ -18,7 +18,7 @@ from chargehand.core.fold import apply
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import BaseResolved, MissionCreated, QuestionAsked, StepFinished
 from chargehand.core.plan_events import PlanMade, PlanWanted
-from chargehand.core.records import Base, MissionRequest
+from chargehand.core.records import Base, ChoiceReason, MissionRequest
 from chargehand.core.state import MissionState
 from chargehand.store.log import EventLog
 from chargehand.store.rows import MissionRow
@@ -35,6 +35,7 @@ class MissionSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """A user's request in a project, on a base, under the configuration of that moment.
 
     The mission does the `task` of the coordinator `parent`, or is a coordinator if it has or wants a `plan`.
+    `chosen` are the reasons for its agent and model.
     """
 
     project: str
@@ -46,6 +47,7 @@ class MissionSubmission(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
     task: str = ""
     plan: PlanMade | PlanWanted | None = None
+    chosen: tuple[ChoiceReason, ...] = ()
 
 
 def create_mission(
@@ -64,6 +66,7 @@ def create_mission(
         user=new.user,
         parent=new.parent,
         task=new.task,
+        chosen=new.chosen,
     )
     planned = () if new.plan is None else (new.plan,)
     store.log.append(mission, created, BaseResolved(base=new.base), *planned, durable=True, owner=owner)

@@ -11,7 +11,16 @@ from chargehand.checks.inspection import inspect
 from chargehand.core.errors import RefusedError, StoreError
 from chargehand.core.mission_events import ApprovalGiven, MissionClaimed, MissionFinished
 from chargehand.core.plan_events import CoordinatorWoken
-from chargehand.core.records import Base, Checkpoint, Finding, MissionRequest, Reason, Verdict, VerdictScope
+from chargehand.core.records import (
+    Base,
+    Checkpoint,
+    ChoiceReason,
+    Finding,
+    MissionRequest,
+    Reason,
+    Verdict,
+    VerdictScope,
+)
 from chargehand.core.state import ENDED, SETTLED, MissionState
 from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
 from chargehand.missions._policy import admit
@@ -66,14 +75,20 @@ class Missions:
 
     @contextlib.contextmanager
     def created(
-        self, request: MissionRequest, *, repository: str, base: Base, config: dict[str, object]
+        self,
+        request: MissionRequest,
+        *,
+        repository: str,
+        base: Base,
+        config: dict[str, object],
+        chosen: tuple[ChoiceReason, ...] = (),
     ) -> Iterator[str]:
         """Record a new mission for this process to `run` in the block; see `create_mission`.
 
         Other workers leave it alone from its first line on: if one took it before `run` did, the person who waits
         for it would be refused. A mission that was not run when the block ends is free for any worker.
         """
-        mission = self.create(request, repository=repository, base=base, config=config, held=True)
+        mission = self.create(request, repository=repository, base=base, config=config, held=True, chosen=chosen)
         self._created.add(mission)
         try:
             yield mission
@@ -91,6 +106,7 @@ class Missions:
         base: Base,
         config: dict[str, object],
         held: bool = False,
+        chosen: tuple[ChoiceReason, ...] = (),
     ) -> str:
         """Record a new mission of this project, `held` by this process if requested; see `create_mission`."""
         return create_mission(
@@ -102,6 +118,7 @@ class Missions:
                 base=base,
                 config=config,
                 user=self._services.user,
+                chosen=chosen,
             ),
             owner=self._services.worker[0] if held else None,
         )

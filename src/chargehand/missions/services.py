@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -22,7 +22,8 @@ from chargehand.core.errors import InfrastructureError
 from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import DriverName, Spent
-from chargehand.core.records import MissionRequest, TargetDelivery, TierChoice
+from chargehand.core.records import ChoiceReason, MissionRequest, TargetDelivery, TierChoice
+from chargehand.decisions.decider import Decider
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.workers import Role, Workers
 from chargehand.missions.journal import Journal
@@ -131,21 +132,37 @@ def measure_load() -> float:
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
-class PrepareTask(Protocol):
-    """Returns the request of a task's mission; agents to `avoid` are used only if no other can do the task."""
+class TaskWish(Struct, frozen=True, kw_only=True):
+    """What is known about a task's mission beyond its plan: the `model` and `agent` that a round is to try.
 
-    def __call__(
-        self, request: MissionRequest, task: Task, model: str | None, avoid: Collection[str] = (), /
-    ) -> MissionRequest:
-        """Raise the errors of finding its role and agent."""
-        ...
+    Agents to `avoid` are used only if no other can do the task; `chosen` are the reasons of the whole mission's
+    choice.
+    """
+
+    model: str | None = None
+    agent: str = ""
+    avoid: frozenset[str] = frozenset()
+    chosen: tuple[ChoiceReason, ...] = ()
 
 
-def prepare_alike(
-    request: MissionRequest, task: Task, model: str | None, avoid: Collection[str] = ()
-) -> MissionRequest:
+NO_WISH = TaskWish()
+
+
+class PreparedTask(Struct, frozen=True, kw_only=True):
+    """The request of a task's mission, and the reasons for its agent and model."""
+
+    request: MissionRequest
+    chosen: tuple[ChoiceReason, ...] = ()
+
+
+# Returns the request of a task's mission; raises the errors of finding its role and agent.
+PrepareTask = Callable[[MissionRequest, Task, TaskWish], PreparedTask]
+
+
+def prepare_alike(request: MissionRequest, task: Task, wish: TaskWish) -> PreparedTask:
     """Return the request of a task with the agent, role and model of the whole mission."""
-    return replace(request, text=task.text, model=model or request.model)
+    request = replace(request, text=task.text, model=wish.model or request.model)
+    return PreparedTask(request=request, chosen=wish.chosen)
 
 
 def accept_plan(request: MissionRequest, plan: Plan) -> None:
@@ -197,10 +214,10 @@ class Services(Struct, frozen=True, kw_only=True):
     `choice` says how the tier was chosen, `user` who pays for new missions. `is_trusted` returns whether a person
     wrote a command of setup or checks, or trusts the repository that it comes from. `open_snippets` opens the
     snippet runner and raises `TierUnavailableError` if that is impossible. `attempts_at_once` and `checks_at_once`
-    are limits of the state directory, shared by all its processes. `prepare_task` returns the request of a task,
-    with a model if one is named, `check_plan` raises for a plan that no agent can do, and `stop_mission` cancels
-    an unfinished mission with a reason; it may block. `targets` open further delivery targets, in order, which
-    come after signature, export and the user's branch.
+    are limits of the state directory, shared by all its processes. `decider` chooses the agent and model of each
+    attempt and of each next round of a task. `prepare_task` returns the request of a task, `check_plan` raises for
+    a plan that no agent can do, and `stop_mission` cancels an unfinished mission with a reason; it may block.
+    `targets` open further delivery targets, in order, which come after signature, export and the user's branch.
     """
 
     home: Path
@@ -228,6 +245,7 @@ class Services(Struct, frozen=True, kw_only=True):
     checks_at_once: int = field(default_factory=available_cores)
     choice: TierChoice | None = None
     user: str = ""
+    decider: Decider = field(default_factory=Decider)
     prepare_task: PrepareTask = prepare_alike
     check_plan: Callable[[MissionRequest, Plan], None] = accept_plan
     stop_mission: Callable[[str, str], None] = leave_alone
@@ -251,6 +269,13 @@ class Services(Struct, frozen=True, kw_only=True):
     def is_union(self, path: str) -> bool:
         """Return whether merges keep both sides' lines on a conflict in the text file at `path`."""
         return match_paths(self.config.project.union)(path)
+
+    def money_left(self, mission: str) -> float | None:
+        """Return what is left of a mission's budget in USD, `None` without a budget; raises `StoreError`."""
+        budget = self.config.limits.budget_usd
+        if budget is None:
+            return None
+        return budget - self.store.spending.total(mission=mission).booked_usd
 
     def limits(self) -> SandboxLimits:
         """Return the configured limits of one sandbox."""

@@ -1,19 +1,34 @@
-"""Chooses the agent and model of a mission if the request does not name them, and gives the reason."""
+"""Gathers the facts for the choice of a mission's agent and model, and calls the port that chooses."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.served import USUAL_KEYS, has_key, model_config
 from chargehand.app.selection.agents import NATIVE, named_agent
+from chargehand.core.choices import (
+    AgentFacts,
+    Candidate,
+    Choice,
+    ChoiceContext,
+    FixedChoice,
+    KnownModel,
+    PossibleCandidate,
+    StandingSetting,
+    render_reason,
+    render_reasons,
+)
 from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import KeySource
+from chargehand.core.records import ChoiceReason
+from chargehand.decisions.decider import Decider
 
 # `[roles.default]` applies to every role without settings of its own.
 DEFAULT_ROLE = "default"
@@ -29,35 +44,33 @@ class RoleSetting(Struct, frozen=True, kw_only=True):
 
 
 def role_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
+    """Return the settings of a role by precedence, for people."""
+    return tuple(
+        RoleSetting(where=render_reason(each.reason), agent=each.agent, model=each.model, fallback=each.fallback)
+        for each in standing_settings(config, role)
+    )
+
+
+def standing_settings(config: Config, role: Role) -> tuple[StandingSetting, ...]:
     """Return the settings of a role by precedence: [roles.NAME], the role's file, [roles.default]."""
     first, *rest = role.models or ("",)
+    file = ChoiceReason("role_file", source=role.name)
     levels = (
         _role_entry(config, role.name),
-        RoleSetting(
-            where=f"the file of role {role.name}", agent=role.agent, model=first or None, fallback=tuple(rest)
-        ),
+        StandingSetting(reason=file, agent=role.agent, model=first or None, fallback=tuple(rest)),
         _role_entry(config, DEFAULT_ROLE),
     )
     return tuple(level for level in levels if level.agent or level.model or level.fallback)
 
 
-def specific_settings(config: Config, role: Role) -> tuple[RoleSetting, ...]:
-    """Return the settings of this role only: `role_settings` without [roles.default]."""
-    everyone = f"[roles.{DEFAULT_ROLE}]"
-    return tuple(level for level in role_settings(config, role) if level.where != everyone)
-
-
-def _role_entry(config: Config, name: str) -> RoleSetting:
-    entry = config.roles.get(name)
-    where = f"[roles.{name}]"
+def _role_entry(config: Config, name: str) -> StandingSetting:
+    entry, general = config.roles.get(name), name == DEFAULT_ROLE
+    reason = ChoiceReason("role_setting", source=name)
     if entry is None:
-        return RoleSetting(where=where)
-    return RoleSetting(where=where, agent=entry.agent, model=entry.model, fallback=entry.fallback)
-
-
-def assigned_model(levels: Sequence[RoleSetting]) -> tuple[str, str] | None:
-    """Return the first configured model and its source, `None` if no setting has a model."""
-    return next(((level.model, level.where) for level in levels if level.model), None)
+        return StandingSetting(reason=reason, general=general)
+    return StandingSetting(
+        reason=reason, agent=entry.agent, model=entry.model, fallback=entry.fallback, general=general
+    )
 
 
 # The default model of each provider, used if only its key is available.
@@ -69,8 +82,6 @@ _SETUP_HINTS = (
     "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
     '--agent "command:PROGRAM ARG"   puts any program to work',
 )
-# Kinds of agents that get no model from a role.
-WITHOUT_MODELS = ("command", "patch")
 Which = Callable[[str], str | None]
 Ollama = Callable[[Mapping[str, str]], Sequence[str]]
 
@@ -87,7 +98,84 @@ class AgentChoice(Struct, frozen=True, kw_only=True):
     fallback: tuple[str, ...] = ()
 
 
-def choose_agent(
+class CandidateSource(Struct, frozen=True, kw_only=True):
+    """Finds the agents and models that can be chosen on this machine."""
+
+    config: Config
+    environ: Mapping[str, str]
+    keys: KeySource
+    ollama: Ollama = find_ollama
+
+    def agent(self, name: str) -> AgentFacts:
+        """Return the facts of an agent; raise as `named_agent`."""
+        return AgentFacts.of(self.config, name, named_agent(self.config, name))
+
+    def find(
+        self,
+        agents: Iterable[AgentFacts],
+        *,
+        fixed: FixedChoice,
+        settings: Sequence[StandingSetting],
+        current: str | None = None,
+        detects: bool,
+    ) -> tuple[PossibleCandidate, ...]:
+        """Return each of `agents` with each model that it may work with; only a fixed model if there is one.
+
+        `current` is the whole mission's model. Keys and Ollama are looked up only if the choice may depend on
+        them (`detects`): that reads keyrings and opens connections.
+        """
+        if fixed.model is not None:
+            model = KnownModel(name=fixed.model)
+            return tuple(PossibleCandidate(agent=each, model=model) for each in agents)
+        known = self._known_models(detects=detects)
+        for setting in settings:
+            for name in (setting.model, *setting.fallback):
+                known.setdefault(name or "", KnownModel(name=name or ""))
+        known.pop("", None)
+        found = []
+        for each in agents:
+            models = {**known} if each.takes_models else {}
+            for name in (current, each.model, *each.fallback):
+                if name is not None:
+                    models.setdefault(name, KnownModel(name=name))
+            found += [PossibleCandidate(agent=each, model=model) for model in (*models.values(), None)]
+        return tuple(found)
+
+    def _known_models(self, *, detects: bool) -> dict[str, KnownModel]:
+        """Return the configured models, otherwise those with a key in their usual place, otherwise Ollama's."""
+        found = {
+            name: KnownModel(name=name, known="configured", has_key=has_key(entry, self.keys) if detects else None)
+            for name, entry in sorted(self.config.models.items())
+        }
+        if found or not detects:
+            return found
+        keyed = {name: USUAL_KEYS[provider] for provider, name in DEFAULT_MODELS.items()}
+        found = {
+            name: KnownModel(name=name, known="key", has_key=True, key=key)
+            for name, key in keyed.items()
+            if self.keys.get(key)
+        }
+        served = () if found else self.ollama(self.environ)
+        return found or {f"ollama:{name}": KnownModel(name=f"ollama:{name}", known="local") for name in served}
+
+
+def needs_detection(
+    agent: AgentFacts, fixed: FixedChoice, settings: Sequence[StandingSetting], current: str | None = None
+) -> bool:
+    """Return whether an agent needs a model and nothing names one for it."""
+    return agent.kind == NATIVE and not (
+        fixed.model or current or agent.model or any(each.model for each in settings)
+    )
+
+
+def require_models(config: Config, *models: str | None) -> None:
+    """Return if models are known; raise `NotFoundError` before anything is recorded."""
+    for model in models:
+        if model:
+            model_config(config, model)
+
+
+def choose_for_request(
     config: Config,
     environ: Mapping[str, str],
     keys: KeySource,
@@ -95,113 +183,83 @@ def choose_agent(
     agent: str | None = None,
     model: str | None = None,
     role: Role = NO_ROLE,
-    agent_from: str = "--agent",
     which: Which = shutil.which,
     ollama: Ollama = find_ollama,
-) -> AgentChoice:
-    """Choose the agent and model.
+    decider: Decider | None = None,
+) -> tuple[Candidate, tuple[ChoiceReason, ...]]:
+    """Choose the agent and model of a mission, with the reasons.
 
-    Precedence: the options `agent` and `model`, the role (`role_settings`), the configuration, detection on this
-    machine. An agent that takes no model by itself (a command, a patch) gets none from the role. `agent_from`
-    describes in words where `agent` comes from. Raises `UsageError` (`no_agent`, `agent_ambiguous`, `no_model`),
-    `NotFoundError` and `ConfigError`.
+    A person fixes them with the options `agent` and `model`, and the agent with a setting of the role. Raises
+    `UsageError` (`no_agent`, `agent_ambiguous`, `no_model`), `NotFoundError` and `ConfigError`.
     """
-    if model is not None:
-        model_config(config, model)
-    levels = role_settings(config, role)
-    name, why = (agent, agent_from) if agent else _choose_agent_name(config, model, levels)
-    found = None
-    if name is not None:
-        found = named_agent(config, name)
-        # Called only for its error, before anything is recorded, like the other calls of `model_config` here.
-        for known in (*([found.model] if found.model else ()), *found.fallback):
-            model_config(config, known)
-    takes = found is None or found.kind not in WITHOUT_MODELS
-    below = levels if takes else ()
-    own = RoleSetting(where="the agent's own", model=found.model, fallback=found.fallback) if found else None
-    if model is None and agent is not None and ":" in agent and found is not None:
-        model = found.model  # `native:MODEL` names the model as `--model` does
-    said = (model, "--model") if model else assigned_model((*below, *([own] if own else [])))
-    if name is not None and said is not None:
-        if said[1].startswith(("[", "the file")) and said[1] not in why:
-            why = f"{why}, {said[0]} by {said[1]}"
-        return AgentChoice(
-            agent=name, model=said[0], why=why, fallback=_fallback_models(config, below, own, said[0])
-        )
-    if name is not None and found is not None and found.kind != NATIVE:
-        return AgentChoice(agent=name, model=None, why=why, fallback=_fallback_models(config, below, own, None))
-    taken = _choose_native_model(config, environ, keys, ollama)
-    if taken is not None:
-        chosen, reason = taken
-        why = reason if name is None else f"{why}, {reason}"
-        return AgentChoice(
-            agent=name or NATIVE, model=chosen, why=why, fallback=_fallback_models(config, below, own, chosen)
+    require_models(config, model)
+    settings = standing_settings(config, role)
+    source = CandidateSource(config=config, environ=environ, keys=keys, ollama=ollama)
+    by_role = next((each for each in settings if each.agent), None)
+    name, reason = agent or "", ChoiceReason("option", agent or "", "--agent")
+    if not agent and by_role is not None:
+        name, reason = by_role.agent or "", replace(by_role.reason, subject=by_role.agent or "")
+    elif not agent:
+        reason = ChoiceReason("option", model or "", "--model")
+    fixed = FixedChoice(agent=name, model=model, reasons=(reason,) if name or model else ())
+    agents = [source.agent(each) for each in ((name,) if name else config.agents)]
+    if not agents or not (name or NATIVE in config.agents or not (config.models or model or settings)):
+        agents.append(source.agent(NATIVE))
+    if name:
+        require_models(config, agents[0].model, *agents[0].fallback)
+    context = ChoiceContext(
+        moment="request",
+        candidates=source.find(
+            agents,
+            fixed=fixed,
+            settings=settings,
+            detects=all(needs_detection(each, fixed, settings) for each in agents),
+        ),
+        fixed=fixed,
+        settings=settings,
+    )
+    choice = (decider or Decider()).choose(context)
+    chosen = choice.chosen
+    if chosen is None:
+        raise explain_refusal(config, choice, context, which)
+    own = source.agent(chosen.agent)
+    require_models(config, own.model, *own.fallback, *chosen.fallback)
+    return chosen, choice.reasons
+
+
+def agent_choice(chosen: Candidate, reasons: Sequence[ChoiceReason]) -> AgentChoice:
+    """Return a choice with its reasons in words."""
+    why = render_reasons(reasons)
+    return AgentChoice(agent=chosen.agent, model=chosen.model, why=why, fallback=chosen.fallback)
+
+
+def explain_refusal(config: Config, choice: Choice, context: ChoiceContext, which: Which) -> UsageError:
+    """Return the error for a request or task without a choice; raise `NotFoundError` for unknown models."""
+    reason = choice.reasons[0]
+    require_models(
+        config, *(model for each in context.agents if each.name == reason.subject for model in each.fallback)
+    )
+    if reason.code == "several_agents":
+        names = sorted(each.name for each in context.agents if each.configured)
+        return UsageError(
+            f"{len(names)} agents are configured, so one has to be named: {', '.join(names)}",
+            code="agent_ambiguous",
+            hint=f"add --agent {names[0]}",
         )
     programs = programs_on_path(which)
     on_path = f"; found on PATH: {', '.join(programs)} (`chargehand agent list` says how)" if programs else ""
     hint = "\n".join(_SETUP_HINTS)
-    if name is not None:
-        message = f"agent {name!r} needs a model, and no model was found{on_path}"
-        raise UsageError(message, code="no_model", hint=hint)
-    raise UsageError(f"no agent is configured and --agent was not given{on_path}", code="no_agent", hint=hint)
-
-
-def _fallback_models(
-    config: Config, levels: Sequence[RoleSetting], own: RoleSetting | None, model: str | None
-) -> tuple[str, ...]:
-    """Return the fallback models of `model`: those of its own setting, otherwise of the first setting below it."""
-    levels = (*levels, *([own] if own else []))
-    places = [number for number, level in enumerate(levels) if level.model == model]
-    start = places[0] if places else 0
-    said = next((level.fallback for level in levels[start:] if level.fallback), ())
-    rest = tuple(each for each in said if each != model)
-    for each in rest:
-        model_config(config, each)
-    return rest
+    if reason.code == "no_model":
+        message = f"agent {reason.subject!r} needs a model, and no model was found{on_path}"
+        return UsageError(message, code="no_model", hint=hint)
+    if reason.code == "no_agent":
+        message = f"no agent is configured and --agent was not given{on_path}"
+    else:
+        message = f"no agent was chosen: {render_reasons(choice.reasons)}"
+    return UsageError(message, code="no_agent", hint=hint)
 
 
 def programs_on_path(which: Which = shutil.which) -> dict[str, str]:
     """Return the known coding agents that are installed, with their paths."""
     found = {name: which(name) for name in AGENT_PROGRAMS}
     return {name: path for name, path in found.items() if path is not None}
-
-
-def _choose_agent_name(config: Config, model: str | None, levels: Sequence[RoleSetting]) -> tuple[str | None, str]:
-    named = next(((level.agent, level.where) for level in levels if level.agent), None)
-    by_role = assigned_model(levels)
-    if named is not None:
-        return named
-    names = sorted(config.agents)
-    if by_role is not None and model is None:  # the role's model is for an agent that takes one
-        names = [name for name in names if config.agents[name].kind not in WITHOUT_MODELS]
-        if len(names) != 1:
-            return NATIVE, by_role[1]
-    if len(names) == 1:
-        return names[0], "the only one configured"
-    if names:
-        known = ", ".join(names)
-        raise UsageError(
-            f"{len(names)} agents are configured, so one has to be named: {known}",
-            code="agent_ambiguous",
-            hint=f"add --agent {names[0]}",
-        )
-    return (NATIVE, "--model") if model is not None else (None, "")
-
-
-def _choose_native_model(
-    config: Config, environ: Mapping[str, str], keys: KeySource, ollama: Ollama
-) -> tuple[str, str] | None:
-    """Return a model for a native agent without a configured model, and the reason."""
-    if config.models:
-        names = sorted(config.models)
-        if len(names) == 1:
-            return names[0], f"{names[0]}, the only model configured"
-        for name in names:
-            if has_key(config.models[name], keys):
-                return name, f"{name}, the first of {len(names)} models that has its key"
-        return names[0], f"{names[0]}, the first of {len(names)} models"
-    for provider, model in DEFAULT_MODELS.items():
-        if keys.get(USUAL_KEYS[provider]):
-            return model, f"{model}: {USUAL_KEYS[provider]} is set"
-    served = ollama(environ)
-    return (f"ollama:{served[0]}", f"ollama:{served[0]}: Ollama runs on this machine") if served else None

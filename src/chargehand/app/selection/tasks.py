@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from chargehand.agents.roles import DEVELOPER, Role
+from chargehand.agents.roles import DEVELOPER, NO_ROLE, Role
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import (
-    WITHOUT_MODELS,
-    RoleSetting,
-    assigned_model,
-    choose_agent,
-    role_settings,
-    specific_settings,
+    CandidateSource,
+    explain_refusal,
+    needs_detection,
+    require_models,
+    standing_settings,
 )
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.configuration.areas import meet_areas
 from chargehand.configuration.records import ResolvedConfig
+from chargehand.core.choices import (
+    AgentFacts,
+    Candidate,
+    Choice,
+    ChoiceContext,
+    FixedChoice,
+    TriedCandidate,
+    render_reasons,
+)
+from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import ArtifactSink, KeySource
-from chargehand.core.records import MissionRequest
+from chargehand.core.records import ChoiceReason, MissionRequest
+from chargehand.decisions.decider import Decider
+from chargehand.missions.services import NO_WISH, PreparedTask, TaskWish
+
+_BY_OPTION = ChoiceReason("option", source="--agent")
 
 
 class TaskAssigner(Struct, frozen=True, kw_only=True):
@@ -35,88 +49,116 @@ class TaskAssigner(Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
     keys: KeySource
     artifacts: ArtifactSink
+    decider: Decider = field(default_factory=Decider)
 
-    def __call__(
-        self, whole: MissionRequest, task: Task, model: str | None, avoid: Collection[str] = ()
-    ) -> MissionRequest:
-        """Return the request of a task's mission, with the task's role and agent, or those of the whole mission.
+    def __call__(self, whole: MissionRequest, task: Task, model: str | None) -> MissionRequest:
+        """Return the request of a task's mission, as `assign` does."""
+        return self.assign(whole, task, TaskWish(model=model)).request
 
-        A task with needs goes to its own agent, or to one that announces them all, preferably not one in `avoid`,
-        which lost its announced capabilities. Raises the errors of `RoleCatalogue.find` and `choose_agent`, and
+    def assign(self, whole: MissionRequest, task: Task, wish: TaskWish = NO_WISH) -> PreparedTask:
+        """Return the request of a task's mission, with the task's role and the agent that the chooser names.
+
+        Raises the errors of `RoleCatalogue.find` and `choose_for_request`, `UsageError` (`agent_unable`), and
         `ConfigError` if task, role and mission leave no area that may be changed.
         """
         config = self.resolved.config
         request = replace(
             whole,
-            model=model or whole.model,
+            model=wish.model or whole.model,
             extra_checks=tuple(dict.fromkeys((*whole.extra_checks, *task.checks))),
             allow=meet_areas(whole.allow, task.areas),
             attempts=task.attempts or whole.attempts,
             seconds=task.seconds or whole.seconds,
         )
-        if not task.role and not task.agent and not task.needs:
-            return request
-        role, file = self.roles.find(task.role or whole.role or DEVELOPER, config)
-        # The choice for the whole mission already considered the settings of its own role, after the command line.
-        own = () if role.name == whole.role else specific_settings(config, role)
-        by_role = next(((each.agent, each.where) for each in own if each.agent), None)
-        named = (task.agent, "the plan") if task.agent else by_role or (whole.agent, whole.why or "--agent")
-        if task.needs:
-            named = self._able_agent(task, named[0], whole.agent, avoid), "what it needs"
-        choice = choose_agent(
-            config,
-            self.environ,
-            self.keys,
-            agent=named[0],
-            model=model or self._model_of_whole(whole, named[0], role, own),
-            role=role,
-            agent_from=named[1],
-        )
-        return replace(
-            request,
-            agent=choice.agent,
-            command=named_agent(config, choice.agent).command,
-            model=choice.model,
-            fallback=choice.fallback,
-            why=choice.why,
-            allow=meet_areas(request.allow, role.areas),
-            role=role.name,
-            role_text=self.artifacts.put(file.content, kind="role"),
-            role_from=file.place,
-        )
+        inherits = not task.role and not task.agent and not task.needs
+        role, file = (NO_ROLE, None) if inherits else self.roles.find(task.role or whole.role or DEVELOPER, config)
+        context = self._context(whole, task, role, wish, inherits=inherits)
+        choice = self.decider.choose(context)
+        chosen = choice.chosen
+        if chosen is None:
+            raise _explain_refusal(config, choice, context, task)
+        if not inherits:
+            own = named_agent(config, chosen.agent)
+            named = chosen.model if chosen.model in (wish.model, whole.model) else None
+            require_models(config, named, own.model, *own.fallback, *chosen.fallback)
+        same = Candidate(agent=whole.agent, model=request.model, fallback=whole.fallback)
+        if file is not None or chosen != same:
+            request = replace(
+                request,
+                agent=chosen.agent,
+                command=named_agent(config, chosen.agent).command,
+                model=chosen.model,
+                fallback=chosen.fallback,
+                why=render_reasons(choice.reasons),
+            )
+        if file is not None:
+            request = replace(
+                request,
+                allow=meet_areas(request.allow, role.areas),
+                role=role.name,
+                role_text=self.artifacts.put(file.content, kind="role"),
+                role_from=file.place,
+            )
+        return PreparedTask(request=request, chosen=choice.reasons)
 
-    def _able_agent(self, task: Task, first: str, second: str, avoid: Collection[str]) -> str:
-        """Return an agent that announces everything a task needs: one in `avoid` only if there is no other.
-
-        Raises `UsageError` (`agent_unable`).
-        """
-        agents = self.resolved.config.agents
-        wanted = (task.agent,) if task.agent else tuple(dict.fromkeys((first, second, *agents)))
-        able = [name for name in wanted if name in agents and {*task.needs} <= {*agents[name].offers}]
-        if able:
-            return next((name for name in able if name not in avoid), able[0])
-        needs = ", ".join(task.needs)
-        who = f"agent {task.agent!r} does not offer" if task.agent else "no agent offers"
-        hint = f"add offers = {list(task.needs)} to the [agents.NAME] that has it, or leave out 'needs'"
-        raise UsageError(f"{who} all that it needs: {needs}", code="agent_unable", hint=hint)
-
-    def _model_of_whole(
-        self, whole: MissionRequest, agent: str, role: Role, own: Sequence[RoleSetting]
-    ) -> str | None:
-        """Return the whole mission's model if it applies to a task in a role, `None` if other settings decide.
-
-        The role's model and that of the task's own agent take precedence, and so does `[roles.default]` unless a
-        person named the model for the run. A configured model that no setting names never replaces it.
-        """
+    def _context(
+        self, whole: MissionRequest, task: Task, role: Role, wish: TaskWish, *, inherits: bool
+    ) -> ChoiceContext:
+        """Gather the facts for the choice of a task's agent and model."""
         config = self.resolved.config
-        named = named_agent(config, agent)
-        if assigned_model(own) is not None or (agent != whole.agent and named.model):
-            return None
-        if "model" in whole.named or (agent == whole.agent and role.name == whole.role):
-            return whole.model
-        if named.kind in WITHOUT_MODELS or named.model or assigned_model(role_settings(config, role)):
-            return None
-        return whole.model
+        source = CandidateSource(config=config, environ=self.environ, keys=self.keys)
+        settings = () if inherits else standing_settings(config, role)
+        is_same = role.name == whole.role
+        recorded = ChoiceReason("recorded", source=whole.why) if whole.why else _BY_OPTION
+        reasons = wish.chosen or (recorded,)
+        by_role = None if is_same else next((each for each in settings if each.agent and not each.general), None)
+        fixed = FixedChoice(model=wish.model)
+        # Needs come before the settings of the role, and before an agent that a person named for the whole run.
+        if wish.agent or task.agent:
+            why = ChoiceReason("retry" if wish.agent else "plan", wish.agent or task.agent)
+            fixed = replace(fixed, agent=why.subject, reasons=(why,))
+        elif by_role is not None and not task.needs:
+            why = replace(by_role.reason, subject=by_role.agent or "")
+            fixed = replace(fixed, agent=why.subject, reasons=(why,))
+        elif "agent" in whole.named and not task.needs:
+            fixed = replace(fixed, agent=whole.agent, reasons=reasons)
+        names = (fixed.agent,) if fixed.agent else dict.fromkeys((whole.agent, *config.agents))
+        if inherits or task.needs:  # an unknown agent offers nothing, and whoever opens one refuses it
+            agents = [AgentFacts.of(config, name) for name in names]
+        else:
+            require_models(config, fixed.model)
+            agents = [source.agent(name) for name in names]
+        able = [each for each in agents if fixed.agent or (task.needs and {*task.needs} <= {*each.offers})]
+        return ChoiceContext(
+            moment="task",
+            candidates=source.find(
+                agents,
+                fixed=fixed,
+                settings=settings,
+                current=whole.model,
+                detects=any(needs_detection(each, fixed, settings, whole.model) for each in able),
+            ),
+            fixed=fixed,
+            settings=settings,
+            needs=task.needs,
+            current=Candidate(agent=whole.agent, model=whole.model, fallback=whole.fallback),
+            current_reasons=reasons,
+            current_named=whole.named,
+            inherits=inherits,
+            same_role=is_same,
+            tried=tuple(TriedCandidate(candidate=Candidate(agent=name)) for name in sorted(wish.avoid)),
+        )
+
+
+def _explain_refusal(config: Config, choice: Choice, context: ChoiceContext, task: Task) -> UsageError:
+    """Return the error for a task without a choice."""
+    reason = choice.reasons[0]
+    if reason.code != "unable":
+        return explain_refusal(config, choice, context, shutil.which)
+    needs = ", ".join(task.needs)
+    who = f"agent {reason.subject!r} does not offer" if reason.subject else "no agent offers"
+    hint = f"add offers = {list(task.needs)} to the [agents.NAME] that has it, or leave out 'needs'"
+    return UsageError(f"{who} all that it needs: {needs}", code="agent_unable", hint=hint)
 
 
 class PlanCheck(Struct, frozen=True, kw_only=True):

@@ -21,6 +21,20 @@ from msgspec.structs import replace
 from chargehand.agents.patches import is_patch
 from chargehand.agents.roles import parse_role
 from chargehand.core.attempt_events import BreakerChanged
+from chargehand.core.choices import (
+    AgentFacts,
+    BreakerFact,
+    Candidate,
+    Choice,
+    ChoiceContext,
+    FixedChoice,
+    KnownModel,
+    PossibleCandidate,
+    TriedCandidate,
+    named_by_person,
+    render_reasons,
+)
+from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
 from chargehand.core.errors import StoreError, WaitingError
 from chargehand.core.events import Event, Payload, read_payload
@@ -32,7 +46,7 @@ from chargehand.core.mission_events import (
     QuestionAsked,
     StepFinished,
 )
-from chargehand.core.records import AttemptStatus, MissionRequest, Reason
+from chargehand.core.records import AttemptStatus, ChoiceReason, MissionRequest, Reason, ReasonCode
 from chargehand.core.state import AttemptState
 from chargehand.missions.causes import attempt_cause
 from chargehand.missions.journal import Journal
@@ -68,9 +82,6 @@ class AgentModel(Struct, frozen=True, kw_only=True):
 
     agent: str
     model: str | None
-
-    def __str__(self) -> str:
-        return f"agent {self.agent!r}" + (f" with model {self.model!r}" if self.model else "")
 
 
 class BreakerEvent(Struct, frozen=True, kw_only=True):
@@ -126,23 +137,35 @@ def agent_step(number: int) -> str:
     return f"attempt/{number}{_STEP_SUFFIX}"
 
 
-def read_breaker_events(
-    store: Store, project: str, who: AgentModel, *, live: Callable[[MissionRow], bool], config: Config
-) -> list[BreakerEvent]:
-    """Return the events of an agent with its model in a project's last missions. Raises `StoreError`.
+class BreakerLog:
+    """What a project's last missions say about agents with their models; the missions are read once.
 
     A mission whose configuration had another entry for the agent or the model than `config` is ignored: with a
-    corrected `base_url`, a model is called again at once.
+    corrected `base_url`, a model is called again at once. `live` returns whether a worker holds a mission. Raises
+    `StoreError`.
     """
-    entries = _entries_of(msgspec.json.decode(msgspec.json.encode(config)), who)
-    found = []
-    for row in store.log.missions(project=project, limit=_MISSIONS):
-        events = list(_read_mission(store.log.read(row.id, types=_READ), who, entries))
-        if events and events[-1].kind in ("probe", "forced") and not live(row):  # its worker died during the probe
-            events.append(replace(events[-1], kind="void"))
-        found += events
-    # Missions run concurrently: their events interleave.
-    return sorted(found, key=lambda event: event.time)
+
+    def __init__(self, store: Store, project: str, *, live: Callable[[MissionRow], bool], config: Config) -> None:
+        rows = store.log.missions(project=project, limit=_MISSIONS)
+        self._missions = [(row, list(_decode(store.log.read(row.id, types=_READ)))) for row in rows]
+        self._live = live
+        self._config = msgspec.json.decode(msgspec.json.encode(config))
+
+    def events(self, who: AgentModel) -> list[BreakerEvent]:
+        """Return the events of an agent with its model."""
+        found, entries = [], _entries_of(self._config, who)
+        for row, lines in self._missions:
+            events = list(_read_mission(lines, who, entries))
+            # Its worker died during the probe.
+            if events and events[-1].kind in ("probe", "forced") and not self._live(row):
+                events.append(replace(events[-1], kind="void"))
+            found += events
+        # Missions run concurrently: their events interleave.
+        return sorted(found, key=lambda event: event.time)
+
+    def breaker(self, agent: str, model: str | None) -> AgentBreaker:
+        """Return the breaker of an agent with its model."""
+        return fold_breaker(self.events(AgentModel(agent=agent, model=model)))
 
 
 def _entries_of(config: object, who: AgentModel) -> list[object]:
@@ -152,15 +175,21 @@ def _entries_of(config: object, who: AgentModel) -> list[object]:
     return [table.get(name) if isinstance(table, dict) else None for table, name in tables]
 
 
-def _read_mission(lines: Iterable[Event], who: AgentModel, entries: list[object]) -> Iterator[BreakerEvent]:
-    """Yield the events of `who` in one mission, if its configuration has the same `entries`."""
-    current, claimed = None, False
+def _decode(lines: Iterable[Event]) -> Iterator[tuple[Event, Payload | None]]:
     for line in lines:
         # Most lines are steps that choose no agent: they are recognised by their bytes, without decoding.
-        if line.type == StepFinished.type and _STEP_SUFFIX.encode() not in (line.payload or b""):
-            continue
+        if line.type != StepFinished.type or _STEP_SUFFIX.encode() in (line.payload or b""):
+            yield line, read_payload(line)
+
+
+def _read_mission(
+    lines: Iterable[tuple[Event, Payload | None]], who: AgentModel, entries: list[object]
+) -> Iterator[BreakerEvent]:
+    """Yield the events of `who` in one mission, if its configuration has the same `entries`."""
+    current, claimed = None, False
+    for line, payload in lines:
         time = datetime.fromisoformat(line.time)
-        match read_payload(line):
+        match payload:
             case MissionCreated(request=request, config=config):
                 if "values" in config and _entries_of(config["values"], who) != entries:
                     return
@@ -214,21 +243,25 @@ def counts_as_failure(code: str) -> bool:
 
 _ANYWAY = "try anyway"
 _USE = "use "
+_AGAIN: ReasonCode = "person_again"
+_NAMED: ReasonCode = "person_named"
 
 
 class Admission(Struct, eq=False):
-    """Chooses the agent and model for each attempt of one mission, and records breaker changes."""
+    """Has the agent and model for each attempt of one mission chosen, and records breaker changes."""
 
     services: Services
     journal: Journal
     queue: SlotQueue
 
-    async def admitted(self, request: MissionRequest, number: int, *, fault: str = "") -> MissionRequest:
-        """Return the request with the agent and models for an attempt; the choice is recorded and final.
+    async def admitted(
+        self, request: MissionRequest, number: int, *, fault: str = "", wanted: bool = False
+    ) -> MissionRequest | None:
+        """Return the request with the agent and models for an attempt; another than before is recorded and final.
 
-        `fault` is the provider's fault in the previous attempt, if that ended the mission's work. With a fault, or
-        while breakers leave no model, a request that is a patch is applied without a model; any other raises
-        `WaitingError` (`breaker_open`, `provider_down`): only a person can decide how to continue.
+        `None`: the attempt is not worth it, unless a person `wanted` it. `fault` is the provider's fault in the
+        previous attempt, if that ended the mission's work. If a person has to choose, raises `WaitingError`
+        (`breaker_open`, `provider_down`).
         """
         name, state = agent_step(number), self.journal.state
         if name in state.steps:
@@ -236,73 +269,116 @@ class Admission(Struct, eq=False):
         # A started attempt continues with its agent.
         if state.attempt(number) is not None:
             return request
-        if not fault and self._breaker(_who(request)).state == "closed":
+        context = self._context(request, number, fault)
+        choice = self.services.decider.choose(context)
+        if _keeps(context, choice) or (choice.action == "stop" and wanted):
             return request
 
         async def choose() -> dict[str, Any]:
-            choice = self._take_answer(request, number) or (None if fault else self._find_model(request))
-            if choice is not None:
-                return choice
-            # A request for a model may be a patch, which needs no model.
-            text = request.role_text and self.services.store.artifacts.get(request.role_text).decode()
-            writes = not text or parse_role(request.role, text, place="").writes
-            if request.model is None or not writes or not is_patch(request.text):
+            context = self._context(request, number, fault)
+            choice = self.services.decider.choose(context)
+            if choice.action == "ask":
                 self._ask_person(request, number, fault)
-            without_model = replace(request, agent=PATCH_AGENT, model=None, fallback=())
-            return _choice(without_model, why="no model answers, and the request is a patch", probe="")
+            return _record_of(context, choice)
 
-        def events(choice: dict[str, Any]) -> Sequence[Payload]:
-            agent = self.services.config.agents.get(choice["agent"])
-            kind = agent.kind if agent is not None else choice["agent"].partition(":")[0]
-            selected = AgentSelected(agent=choice["agent"], kind=kind, reason=choice["why"])
-            who = AgentModel(agent=choice["agent"], model=choice["model"])
-            breaker = self._breaker(who)
-            if not choice["probe"] or breaker.state != "open":
+        def events(record: dict[str, Any]) -> Sequence[Payload]:
+            if record.get("stop"):
+                return ()
+            agent, model = record["agent"], record["model"]
+            kind = AgentFacts.of(self.services.config, agent).kind
+            reasons = convert_to(record["reasons"], tuple[ChoiceReason, ...])
+            selected = AgentSelected(agent=agent, kind=kind, reason=record["why"], reasons=reasons)
+            breaker = self._log().breaker(agent, model)
+            if not record["probe"] or breaker.state != "open":
                 return (selected,)
+            who = AgentModel(agent=agent, model=model)
             return (selected, _change_event(who, replace(breaker, state="half_open")))
 
         # The input of the step: for another request the choice is made again.
         given = [request.agent, request.model, *request.fallback]
         async with self.queue.turn("probes"):  # if two missions find the cool-down over, only one probes
-            choice: dict[str, Any] = await self.journal.step(name, given, choose, events=events)
-        return _with_choice(request, choice)
+            record: dict[str, Any] = await self.journal.step(name, given, choose, events=events)
+        return _with_choice(request, record)
 
-    def _take_answer(self, request: MissionRequest, number: int) -> dict[str, Any] | None:
+    def _context(self, request: MissionRequest, number: int, fault: str) -> ChoiceContext:
+        """Gather the facts for the choice of an attempt's agent and models."""
+        config, state, now = self.services.config, self.journal.state, self.services.clock.now()
+        log = self._log()
+        blocked = bool(fault) or log.breaker(request.agent, request.model).state != "closed"
+        fixed = (self._take_answer(request, number) if blocked else None) or FixedChoice()
+        pairs = [(request.agent, model) for model in (request.model, *request.fallback)]
+        if fixed.forced:
+            pairs = [(fixed.agent, fixed.model)]
+        else:
+            # Another choice is possible only if no person made this one.
+            named = named_by_person(request, state.chosen)
+            if "model" not in named:
+                pairs += [(request.agent, model) for model in self._other_models(request)]
+            if "agent" not in named:
+                pairs += [(name, config.agents[name].model) for name in self._other_agents(request)]
+            if self._is_patch(request):
+                pairs.append((PATCH_AGENT, None))
+        candidates = (
+            PossibleCandidate(
+                agent=AgentFacts.of(config, agent),
+                model=None if model is None else KnownModel(name=model),
+                breaker=_breaker_fact(log.breaker(agent, model), now),
+            )
+            for agent, model in dict.fromkeys(pairs)
+        )
+        return ChoiceContext(
+            moment="attempt" if number == 1 else "retry",
+            candidates=tuple(candidates),
+            fixed=fixed,
+            current=Candidate(agent=request.agent, model=request.model, fallback=request.fallback),
+            current_reasons=state.chosen,
+            current_named=request.named,
+            tried=tuple(self._list_tried(number)),
+            fault=fault,
+            money_left=self.services.money_left(state.parent or state.id),
+            seconds_left=max(0.0, request.seconds - state.seconds_used),
+        )
+
+    def _list_tried(self, number: int) -> Iterator[TriedCandidate]:
+        """Yield the agents and models of earlier attempts, with the causes of their ends."""
+        state = self.journal.state
+        assert state.request is not None
+        for attempt in state.attempts:
+            if attempt.number < number:
+                chosen = self._chosen(state.request, attempt.number)
+                cause = attempt_cause(attempt)
+                yield TriedCandidate(
+                    candidate=Candidate(agent=chosen.agent, model=chosen.model, fallback=chosen.fallback),
+                    cause=cause.kind if cause is not None else "",
+                )
+
+    def _is_patch(self, request: MissionRequest) -> bool:
+        """Return whether a request for a model is a patch, which needs no model."""
+        if request.model is None or not is_patch(request.text):
+            return False
+        text = request.role_text and self.services.store.artifacts.get(request.role_text).decode()
+        return not text or parse_role(request.role, text, place="").writes
+
+    def _take_answer(self, request: MissionRequest, number: int) -> FixedChoice | None:
         """Return the choice in a person's answer, `None` without an answer or if it names no choice."""
         asked = [found for found in self.journal.state.questions.values() if found.id.startswith(_prefix(number))]
         answer = (asked[-1].answer or "").strip() if asked else ""
-        if answer.lower() == _ANYWAY:
-            return _choice(request, why="a person asked to try anyway", probe="forced")
-        name = answer[len(_USE) :].strip() if answer.lower().startswith(_USE) else ""
-        if name in self._other_agents(request):
-            agent = self.services.config.agents[name]
-            request = replace(request, agent=name, model=agent.model, fallback=agent.fallback)
-        elif name in self._other_models(request):
-            request = replace(request, model=name, fallback=())
-        else:
-            return None
-        return _choice(request, why="a person named it", probe="forced")
-
-    def _find_model(self, request: MissionRequest) -> dict[str, Any] | None:
-        """Return the first model whose breaker is closed or permits a probe."""
-        now = self.services.clock.now()
-        models = [request.model, *request.fallback]
-        breakers = {model: self._breaker(_who(replace(request, model=model))) for model in models}
-        for place, model in enumerate(models):
-            breaker = breakers[model]
-            if breaker.state != "closed" and not breaker.may_probe(now):
-                continue
-            # Models before this one are left out, not moved to the end: the gateway must not fall back to them.
-            rest = tuple(other for other in models[place + 1 :] if other and breakers[other].state == "closed")
-            passed = ", ".join(str(_who(replace(request, model=other))) for other in models[:place])
-            why = f"{passed} failed too often" if passed else "it gets a probe after failing too often"
-            probe = "" if breaker.state == "closed" else "probe"
-            return _choice(replace(request, model=model, fallback=rest), why=why, probe=probe)
-        return None
+        agent, model, fallback, code = request.agent, request.model, request.fallback, _AGAIN
+        if answer.lower() != _ANYWAY:
+            name, code = answer[len(_USE) :].strip() if answer.lower().startswith(_USE) else "", _NAMED
+            entry = self.services.config.agents[name] if name in self._other_agents(request) else None
+            if entry is not None:
+                agent, model, fallback = name, entry.model, entry.fallback
+            elif name in self._other_models(request):
+                model, fallback = name, ()
+            else:
+                return None
+        reasons = (ChoiceReason(code, agent, model or ""),)
+        return FixedChoice(agent=agent, model=model, fallback=fallback, reasons=reasons, forced=True)
 
     def _ask_person(self, request: MissionRequest, number: int, fault: str) -> NoReturn:
-        who = _who(request)
-        breaker = self._breaker(who)
+        who = Candidate(agent=request.agent, model=request.model)
+        breaker = self._log().breaker(request.agent, request.model)
         last = f" (the last time: {breaker.why})" if breaker.why else ""
         when = f"; a probe may begin at {_cool_until(breaker)[11:19]} UTC" if breaker.state == "open" else ""
         failed = fault.rstrip(".") or f"{who} failed {breaker.failures} times in a row{last}{when}"
@@ -337,11 +413,10 @@ class Admission(Struct, eq=False):
 
     def record_change(self, request: MissionRequest, number: int) -> None:
         """Record how an attempt's end, just recorded, changed its breaker."""
-        steps = self.journal.state.steps
-        chosen = [agent_step(each) for each in range(number, 0, -1) if agent_step(each) in steps]
-        who = _who(_with_choice(request, self.journal.recall(steps[chosen[0]])) if chosen else request)
+        request = self._chosen(request, number)
+        who = AgentModel(agent=request.agent, model=request.model)
         with contextlib.suppress(StoreError):  # the state follows from the events already recorded
-            events = self._read_events(who)
+            events = self._log().events(who)
             # Up to this mission's own last event: other missions record their own changes.
             own = [place for place, event in enumerate(events) if event.mission == self.journal.mission]
             before = fold_breaker(events[: own[-1]]) if own else AgentBreaker()
@@ -349,42 +424,62 @@ class Admission(Struct, eq=False):
             if before.state != after.state:
                 self.journal.record(_change_event(who, after))
 
-    def _breaker(self, who: AgentModel) -> AgentBreaker:
-        return fold_breaker(self._read_events(who))
+    def _chosen(self, request: MissionRequest, number: int) -> MissionRequest:
+        """Return a request with the last agent and models recorded for an attempt up to `number`."""
+        steps = self.journal.state.steps
+        chosen = next((agent_step(each) for each in range(number, 0, -1) if agent_step(each) in steps), None)
+        recorded = _with_choice(request, self.journal.recall(steps[chosen])) if chosen is not None else None
+        return recorded or request
 
-    def _read_events(self, who: AgentModel) -> list[BreakerEvent]:
+    def _log(self) -> BreakerLog:
         services = self.services
-        return read_breaker_events(
-            services.store, services.project, who, live=services.live, config=services.config
-        )
-
-
-def _who(request: MissionRequest) -> AgentModel:
-    return AgentModel(agent=request.agent, model=request.model)
+        return BreakerLog(services.store, services.project, live=services.live, config=services.config)
 
 
 def _prefix(number: int) -> str:
     return f"attempt/{number}/agent/"
 
 
-def _choice(request: MissionRequest, *, why: str, probe: str) -> dict[str, Any]:
+def _keeps(context: ChoiceContext, choice: Choice) -> bool:
+    """Return whether a choice is the current one, and no probe."""
+    now = context.find(context.current.agent, context.current.model) if context.current else None
+    is_closed = now is not None and now.breaker == "closed"
+    return choice.chosen == context.current and is_closed and not context.fixed.forced
+
+
+def _record_of(context: ChoiceContext, choice: Choice) -> dict[str, Any]:
+    """Return what the step of a choice records; without a chosen candidate the current one, with `stop`."""
+    chosen = choice.chosen or context.current
+    assert chosen is not None
+    found = context.find(chosen.agent, chosen.model)
+    is_probe = choice.chosen is not None and found is not None and found.breaker == "ready"
     return {
-        "agent": request.agent,
-        "model": request.model,
-        "fallback": request.fallback,
-        "why": why,
-        "probe": probe,
+        "agent": chosen.agent,
+        "model": chosen.model,
+        "fallback": chosen.fallback,
+        "why": render_reasons(choice.reasons),
+        "probe": "forced" if context.fixed.forced else "probe" if is_probe else "",
+        "reasons": msgspec.to_builtins(choice.reasons),
+        **({} if choice.chosen else {"stop": True}),
     }
 
 
-def _with_choice(request: MissionRequest, choice: dict[str, Any]) -> MissionRequest:
+def _with_choice(request: MissionRequest, record: dict[str, Any]) -> MissionRequest | None:
+    if record.get("stop"):
+        return None
     return replace(
         request,
-        agent=choice["agent"],
-        model=choice["model"],
-        fallback=tuple(choice["fallback"]),
-        why=choice["why"],
+        agent=record["agent"],
+        model=record["model"],
+        fallback=tuple(record["fallback"]),
+        why=record["why"],
     )
+
+
+def _breaker_fact(breaker: AgentBreaker, now: datetime) -> BreakerFact:
+    if breaker.state == "closed":
+        return "closed"
+    return "ready" if breaker.may_probe(now) else "open"
 
 
 def _cool_until(breaker: AgentBreaker) -> str:

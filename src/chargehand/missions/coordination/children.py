@@ -25,13 +25,11 @@ from chargehand.missions.fork import create_follow_up
 from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.missions.promotion.rebase import rebase_onto
 from chargehand.missions.reading import MissionReader, merged_checks, plan_seconds_left
-from chargehand.missions.services import Services
+from chargehand.missions.services import PreparedTask, Services, TaskWish
 from chargehand.missions.steering import last_whole_attempt
 from chargehand.missions.verdict.failure_policy import failure_policy
 from chargehand.store.store import Store
 
-# Kinds of agents that do the same work whatever a request says.
-_DEAF = ("command", "patch")
 _MOST_TEXT_BYTES = 90_000
 _LONGEST_NOTE_CHARACTERS = 4_000
 
@@ -61,15 +59,6 @@ def failed_agents(store: Store, coordinator: MissionState, task: Task) -> frozen
     return frozenset(each.request.agent for each in tried if each.request is not None and each.commit is None)
 
 
-def listens(config: Config, agent: str) -> bool:
-    """Return whether an agent's work depends on its request."""
-    kind, colon, _ = agent.partition(":")
-    if not colon:
-        named = config.agents.get(agent)
-        kind = named.kind if named is not None else "native"
-    return kind not in _DEAF
-
-
 def create_child(
     services: Services,
     coordinator: MissionState,
@@ -79,23 +68,24 @@ def create_child(
     mission: str,
     move: Start,
     model: str | None,
+    agent: str = "",
 ) -> str:
     """Create the mission that does a task from `tip` on, if it does not exist; return the commit that it starts
     at.
 
-    Failing tests added for the task are part of its base: the task cannot weaken its base. Raises `RefusedError`
-    (`tests_conflict`) if they conflict, unless a person decided to start without them.
+    `model` and `agent` are those that the round is to try. Failing tests added for the task are part of its base:
+    the task cannot weaken its base. Raises `RefusedError` (`tests_conflict`) if they conflict, unless a person
+    decided to start without them.
     """
     store, depot = services.store, services.depot
     assert coordinator.request is not None
     tests = _failing_tests(services, coordinator, task)
     if move.rung != "returned":
         tip = _add_tests(services, coordinator.id, tests, tip, partly=move.rung == "person")
-    request = _limit(
-        services,
-        coordinator,
-        services.prepare_task(coordinator.request, task, model, failed_agents(services.store, coordinator, task)),
-    )
+    failed = failed_agents(services.store, coordinator, task)
+    wish = TaskWish(model=model, agent=agent, avoid=failed, chosen=coordinator.chosen)
+    prepared = services.prepare_task(coordinator.request, task, wish)
+    request = _limit(services, coordinator, prepared.request)
     text = _child_text(services, coordinator, task, move, tests)
     accepted = failure_policy(services.config, coordinator.request, coordinator).accepted
     # Failing tests added for a task are on its base, and making them pass is the task.
@@ -106,14 +96,14 @@ def create_child(
     # Its result is merged only if it passes the checks of already merged tasks: its agent learns about them at
     # once.
     own = sorted({*merged_checks(coordinator), *request.extra_checks} - {*coordinator.request.extra_checks})
-    request = replace(request, extra_checks=(*coordinator.request.extra_checks, *own))
+    prepared = replace(prepared, request=replace(request, extra_checks=(*coordinator.request.extra_checks, *own)))
     depot.keep_base(tip.commit)
     known = coordinator.plan.tasks.get(task.id, TaskProgress()) if coordinator.plan else TaskProgress()
     try:
         if move.rung == "returned":
-            _create_returned(services, request, known.returned[-1], tests, mission=mission)
+            _create_returned(services, prepared, known.returned[-1], tests, mission=mission)
         else:
-            record_child(services, coordinator, task, request, tip, mission=mission)
+            record_child(services, coordinator, task, prepared, tip, mission=mission)
     except UsageError as error:
         if error.code != "mission_exists":  # an earlier worker already recorded it
             raise
@@ -135,7 +125,8 @@ def create_review(
     assert made.promoted_on is not None
     member = coordinator.plan.plan.member(role)
     review = Task(id=task.id, text=task.text, role=role, agent=member.agent, models=member.models)
-    request = services.prepare_task(coordinator.request, review, next(iter(member.models), None))
+    wish = TaskWish(model=next(iter(member.models), None), chosen=coordinator.chosen)
+    prepared = services.prepare_task(coordinator.request, review, wish)
     patch = depot.patch(made.promoted_on.tree, made.tree).decode(errors="replace")
     duties = "".join(f"\n- {each}" for each in task.acceptance)
     parts = [
@@ -145,11 +136,13 @@ def create_review(
         f"The change:\n{patch[:_MOST_TEXT_BYTES]}",
     ]
     text = "\n\n".join(parts).encode()[:_MOST_TEXT_BYTES].decode(errors="ignore")
-    request = replace(request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base="go")
+    request = replace(
+        prepared.request, text=text, slug=coordinator.request.slug, apply=False, break_at=(), red_base="go"
+    )
     depot.keep_base(made.commit)
     base = Base(commit=made.commit, tree=made.tree, revision=f"the result of {made.id}")
     try:
-        record_child(services, coordinator, task, request, base, mission=mission)
+        record_child(services, coordinator, task, replace(prepared, request=request), base, mission=mission)
     except UsageError as error:
         if error.code != "mission_exists":
             raise
@@ -159,7 +152,7 @@ def record_child(
     services: Services,
     coordinator: MissionState,
     task: Task,
-    request: MissionRequest,
+    prepared: PreparedTask,
     base: Base,
     *,
     mission: str,
@@ -184,13 +177,14 @@ def record_child(
         services.store,
         MissionSubmission(
             project=services.project,
-            request=_limit(services, coordinator, request),
+            request=_limit(services, coordinator, prepared.request),
             repository=coordinator.repository,
             base=base,
             config=config,
             user=coordinator.user,
             parent=coordinator.id,
             task=task.id,
+            chosen=prepared.chosen,
         ),
         mission=mission,
     )
@@ -255,14 +249,14 @@ def _add_tests(
 
 def _create_returned(
     services: Services,
-    request: MissionRequest,
+    prepared: PreparedTask,
     back: TaskReturned,
     tests: list[_HandedTests],
     *,
     mission: str,
 ) -> None:
     """Record a mission that continues a finished one, on top of later merges."""
-    store, depot = services.store, services.depot
+    store, depot, request = services.store, services.depot, prepared.request
     source = MissionReader(store=store, workers=services.workers).at_rest(back.mission)
     after = last_whole_attempt(source)
     below = Base(commit=back.base, tree=depot.tree_of(back.base), revision="what was merged meanwhile")
@@ -278,7 +272,7 @@ def _create_returned(
         tree=tree,
     )
     request = replace(request, attempts=continued.attempts, seconds=continued.seconds)
-    create_follow_up(store, depot, source.id, request, continued, made=mission)
+    create_follow_up(store, depot, source.id, request, continued, made=mission, chosen=prepared.chosen)
 
 
 def _child_text(

@@ -281,7 +281,8 @@ class Coordinator:
             name = child_id(self._journal.mission, task.id, move.round, number)
             create = partial(create_child, self._services, self._journal.state, task, tip, mission=name)
             try:
-                base = await asyncio.to_thread(partial(create, move=move, model=model))
+                agent = move.agents[number - 1] if move.agents else ""
+                base = await asyncio.to_thread(partial(create, move=move, model=model, agent=agent))
             except RefusedError as error:
                 if error.code != "tests_conflict":
                     raise
@@ -299,6 +300,7 @@ class Coordinator:
                     candidate=number,
                     model=model,
                     considered=move.considered,
+                    reasons=move.reasons,
                     due=move.due,
                 )
             )

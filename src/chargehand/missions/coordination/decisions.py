@@ -10,6 +10,16 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from chargehand.core.choices import (
+    Candidate,
+    ChoiceContext,
+    KnownModel,
+    PossibleCandidate,
+    Strategy,
+    TriedCandidate,
+    render_reason,
+    render_reasons,
+)
 from chargehand.core.plan_events import (
     PlanProgress,
     Rung,
@@ -17,10 +27,11 @@ from chargehand.core.plan_events import (
     TaskProgress,
 )
 from chargehand.core.plans import Task
-from chargehand.core.records import Reason
+from chargehand.core.records import ChoiceReason, Reason
 from chargehand.missions.causes import FAILING_TEST
 from chargehand.missions.coordination.situation import (
     ChildMission,
+    Ladder,
     Situation,
     question_about,
     wait_for_turn,
@@ -28,8 +39,6 @@ from chargehand.missions.coordination.situation import (
 
 # How often a result that failed after merging is returned to its author before a person is asked.
 MOST_RETURNS = 2
-# How many candidates work side by side on one task, the ladder's last rung before a person.
-BEST_OF = 3
 # How soon to check whether a mission that was asked to stop has ended.
 _STOP_SECONDS = 60.0
 RETRY, SKIP, STOP, ACCEPT = "retry", "skip", "stop", "accept"
@@ -38,7 +47,8 @@ RETRY, SKIP, STOP, ACCEPT = "retry", "skip", "stop", "accept"
 class Start(Struct, frozen=True, kw_only=True):
     """Start a round of a task: one child mission for each of `models`, `None` for its default model.
 
-    It is stopped at second `due` of the plan's clock, `None` for never.
+    `agents` name the agent of each, if the round is to try another one than the task's own ("", and if empty). It
+    is stopped at second `due` of the plan's clock, `None` for never.
     """
 
     task: str
@@ -46,7 +56,9 @@ class Start(Struct, frozen=True, kw_only=True):
     rung: Rung
     why: str
     models: tuple[str | None, ...] = (None,)
+    agents: tuple[str, ...] = ()
     considered: tuple[str, ...] = ()
+    reasons: tuple[ChoiceReason, ...] = ()
     due: float | None = None
 
 
@@ -298,47 +310,62 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
     if is_repeat and known.merged and {reason.code for reason in reasons} == {"no_change"}:
         nothing = Reason(code="no_change", message=f"round {known.round} had nothing more to change")
         return [EndTask(task=task.id, outcome="done", reason=nothing)]
-    causes = {run.cause for run in runs}
     why = "; ".join(reason.message for reason in reasons[:3]) or f"it ended {runs[0].status}"
-    taken, considered = {run.rung for run in known.runs}, []
-    models = [model for model in ladder.models if model not in {run.model for run in known.runs}]
-    rungs: dict[Rung, tuple[bool, str]] = {
-        "approach": (
-            ladder.has_other or (ladder.listens and bool(causes & {"agent", "check"})),
-            "its agent cannot receive advice",
+    choice = now.decider.choose(_next_round_context(now, task, ladder))
+    if choice.action == "stop":
+        stopped = f"task {task.id} is not tried again: {render_reasons(choice.reasons)}"
+        return [EndTask(task=task.id, outcome="failed", reason=Reason(code="task_failed", message=stopped))]
+    if choice.chosen is None:
+        return _ask(now, task, reasons)
+    chosen, own = (choice.chosen, *choice.beside), ladder.agents[0].name
+    considered = (
+        f"{each.candidate.strategy}: {render_reason(each.excluded)}" for each in choice.considered if each.excluded
+    )
+    return [
+        Start(
+            task=task.id,
+            round=known.round + 1,
+            rung=choice.chosen.strategy or "approach",
+            why=why,
+            models=tuple(each.model for each in chosen),
+            agents=tuple("" if each.agent == own else each.agent for each in chosen),
+            considered=tuple(considered),
+            reasons=choice.reasons,
+            due=known.current[-1].due,
+        )
+    ]
+
+
+def _next_round_context(now: Situation, task: Task, ladder: Ladder) -> ChoiceContext:
+    """Return the facts for the choice of a task's next round."""
+    known, own = now.of(task.id), ladder.agents[0]
+    rungs: tuple[Strategy, ...] = ("model", "best_of")
+    tried = (
+        TriedCandidate(
+            candidate=Candidate(agent=own.name, model=run.model),
+            cause=now.cause(run.mission),
+            rung=run.rung,
+            round=run.round,
+        )
+        for run in known.runs
+    )
+    due = known.current[-1].due
+    return ChoiceContext(
+        moment="retry",
+        candidates=(
+            *(PossibleCandidate(agent=each, strategy="approach") for each in ladder.agents),
+            *(
+                PossibleCandidate(agent=own, model=KnownModel(name=model), strategy=rung)
+                for rung in rungs
+                for model in ladder.models
+            ),
         ),
-        "model": (bool(models), "there is no other model"),
-        "best_of": (len(ladder.models) > 1 and not models, "there are no models to try in parallel"),
-    }
-    for rung, (possible, obstacle) in rungs.items():
-        if rung in taken and not (rung == "model" and models):
-            considered.append(f"{rung}: was tried")
-        elif not ladder.money_left:
-            considered.append(f"{rung}: the budget is used up")
-        elif not causes & {"agent", "check", "provider"}:
-            considered.append(f"{rung}: it failed for another reason than the work")
-        elif not possible:
-            considered.append(f"{rung}: {obstacle}")
-        else:
-            chosen = (
-                tuple(ladder.models[:BEST_OF])
-                if rung == "best_of"
-                else (models[0],)
-                if rung == "model"
-                else (None,)
-            )
-            return [
-                Start(
-                    task=task.id,
-                    round=known.round + 1,
-                    rung=rung,
-                    why=why,
-                    models=chosen,
-                    considered=tuple(considered),
-                    due=known.current[-1].due,
-                )
-            ]
-    return _ask(now, task, reasons)
+        current=Candidate(agent=own.name, model=known.current[-1].model),
+        tried=tuple(tried),
+        fresh=ladder.has_other,
+        money_left=ladder.money_left,
+        seconds_left=None if due is None else due - now.elapsed,
+    )
 
 
 def _ask(

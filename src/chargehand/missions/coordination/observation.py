@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from chargehand.core.choices import AgentFacts, named_by_person
 from chargehand.core.plan_events import PLAN_QUESTION, TASK_QUESTION
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, MissionStatus
 from chargehand.core.state import MissionSummary
 from chargehand.missions.causes import mission_cause
-from chargehand.missions.coordination.children import failed_agents, listens
+from chargehand.missions.coordination.children import failed_agents
 from chargehand.missions.coordination.situation import ChildMission, Ladder, Situation
 from chargehand.missions.journal import Journal
 from chargehand.missions.planning.collisions import collision, footprint
 from chargehand.missions.reading import MissionReader, mission_ref, plan_seconds_used
-from chargehand.missions.services import Services
+from chargehand.missions.services import Services, TaskWish
 from chargehand.store.rows import MissionFilter
 
 # The identity under which a coordinator closes questions that no longer need a person.
@@ -96,6 +97,7 @@ class PlanObserver:
             tip=self.tip().commit,
             changes=self._find_written,
             ladders=self._ladder,
+            decider=self._services.decider,
             collides=lambda task, other: (
                 None
                 if progress.is_allowed(task, other)
@@ -115,17 +117,21 @@ class PlanObserver:
         return self._written[mission][1]
 
     def _ladder(self, task: Task) -> Ladder:
-        request = self._journal.state.request
-        assert request is not None
+        state, config = self._journal.state, self._services.config
+        assert state.request is not None
         # The models of the task's own role and agent, not the mission's.
-        tried = failed_agents(self._services.store, self._journal.state, task)
-        assigned = self._services.prepare_task(request, task, None, tried)
+        tried = failed_agents(self._services.store, state, task)
+        wish = TaskWish(avoid=tried, chosen=state.chosen)
+        prepared = self._services.prepare_task(state.request, task, wish)
+        assigned = prepared.request
         own = (*((assigned.model,) if assigned.model else ()), *assigned.fallback)
-        budget = self._services.config.limits.budget_usd
-        spent = self._services.store.spending.total(mission=self._journal.mission).booked_usd if budget else 0.0
+        agents = [AgentFacts.of(config, assigned.agent)]
+        if "agent" not in named_by_person(assigned, prepared.chosen):
+            others = (AgentFacts.of(config, name) for name in config.agents if name != assigned.agent)
+            agents += [each for each in others if {*task.needs} <= {*each.offers}]
         return Ladder(
             models=task.models or tuple(dict.fromkeys(own)),
-            listens=listens(self._services.config, assigned.agent),
+            agents=tuple(agents),
             has_other=bool(tried) and assigned.agent not in tried,
-            money_left=budget is None or spent < budget,
+            money_left=self._services.money_left(self._journal.mission),
         )

@@ -20,7 +20,7 @@ from chargehand.missions.coordination.situation import ChildMission
 from chargehand.missions.journal import Journal
 from chargehand.missions.plan_documents import parse_plan
 from chargehand.missions.reading import MissionReader
-from chargehand.missions.services import Services
+from chargehand.missions.services import Services, TaskWish
 
 # How often a planner is asked for another plan because the previous one is unusable.
 MOST_REPAIRS = 2
@@ -154,14 +154,16 @@ class PlannerRuns:
         assert state.first_base is not None
         mission = child_id(state.id, "the plan", round, 1)
         whole = state.request
-        request = services.prepare_task(whole, PLANNER, None)
+        prepared = services.prepare_task(whole, PLANNER, TaskWish(chosen=state.chosen))
         text = whole.text.strip() + (f"\n\n{_AGAIN}\n\n{evidence}" if evidence else "")
         text = text.encode(errors="replace")[:_MOST_TEXT_BYTES].decode(errors="ignore")
-        request = replace(request, text=text, slug=whole.slug, apply=False, red_base="go")
+        request = replace(prepared.request, text=text, slug=whole.slug, apply=False, red_base="go")
         try:
             # It does not do any task: it plans them.
             task = replace(PLANNER, id="")
-            record_child(services, state, task, request, state.first_base, mission=mission)
+            record_child(
+                services, state, task, replace(prepared, request=request), state.first_base, mission=mission
+            )
         except UsageError as error:
             if error.code != "mission_exists":
                 raise

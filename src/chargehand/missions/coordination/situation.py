@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from msgspec import Struct
 
 from chargehand.core.amounts import format_seconds
+from chargehand.core.choices import AgentFacts
 from chargehand.core.plan_events import TASK_QUESTION, PlanProgress, TaskProgress
 from chargehand.core.plans import Task
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.core.text import shown_path
+from chargehand.decisions.decider import Decider
 
 _OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "paused"})
 
@@ -36,16 +38,16 @@ class ChildMission(Struct, frozen=True, kw_only=True):
 
 
 class Ladder(Struct, frozen=True, kw_only=True):
-    """The options left for a task: its models in order.
+    """The options left for a task: its models in order, and its agents, the assigned one first.
 
-    `listens` says whether its agent can be asked to take another approach, `has_other` whether an untried agent
-    has the capabilities that the task needs, `money_left` whether the mission's budget has anything left.
+    `has_other` says whether an untried agent has the capabilities that the task needs, `money_left` how much the
+    mission's budget has left in USD (`None`: no budget).
     """
 
     models: tuple[str, ...] = ()
-    listens: bool = True
+    agents: tuple[AgentFacts, ...] = (AgentFacts(name=""),)
     has_other: bool = False
-    money_left: bool = True
+    money_left: float | None = None
 
 
 # Returns why two tasks must not work side by side, if so; the second is running.
@@ -58,7 +60,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     Tasks that wait for a person count towards `at_once` only if the plan itself sets that limit (`is_strict`).
     Tasks whose results wait for their merge do not count, as long as they are fewer than `at_once`. `elapsed` is
     the plan's clock: seconds of work on it. `tip` is the commit of the merged results, `changes` returns the paths
-    changed by a child mission.
+    changed by a child mission. `decider` chooses the next round of a task.
     """
 
     progress: PlanProgress
@@ -71,6 +73,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     elapsed: float = 0.0
     tip: str = ""
     changes: Callable[[str], Collection[str]] = lambda mission: ()
+    decider: Decider = Decider()
 
     def of(self, task: str) -> TaskProgress:
         """Return the progress of a task."""
@@ -84,6 +87,10 @@ class Situation(Struct, frozen=True, kw_only=True):
     def runs(self, task: str) -> tuple[ChildMission, ...]:
         """Return the child missions of a task's last round; an unrecorded one counts as open."""
         return tuple(self._child(run.mission) for run in self.of(task).current)
+
+    def cause(self, mission: str) -> str:
+        """Return why a child mission did not promote a change, "" if it did or is not recorded."""
+        return self._child(mission).cause
 
     def reviews(self, task: str) -> tuple[ChildMission, ...]:
         """Return the child missions that review the results of a task's last round, as `runs` does."""

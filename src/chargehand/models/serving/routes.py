@@ -23,7 +23,7 @@ _LISTS = ("messages", "input", "contents", "content", "parts", "output")
 _NO_TEXT = ("image/", "audio/", "video/")
 
 
-class Candidate(Struct, frozen=True, kw_only=True):
+class RouteCandidate(Struct, frozen=True, kw_only=True):
     """A model that accepts all of a request, and the body for it.
 
     The body is in the client's dialect, which `upstream` translates into the model's own. `converted` names the
@@ -118,9 +118,9 @@ class RequestRouter:
 
     def find_candidates(
         self, chain: Sequence[ServedModel], route: RequestRoute, body: Mapping[str, Any]
-    ) -> tuple[Candidate, ...]:
+    ) -> tuple[RouteCandidate, ...]:
         """Return the models of a chain that accept all of a request; raises `GatewayFault` (`uncarried`)."""
-        good = list[Candidate]()
+        good = list[RouteCandidate]()
         skipped = list[str]()
         for served in chain:
             if route.operation == "reply":
@@ -141,7 +141,7 @@ class RequestRouter:
                     served.upstream, served.dialect, self._dialects, reasoning=served.reasoning
                 )
             good.append(
-                Candidate(
+                RouteCandidate(
                     served=served,
                     upstream=upstream,
                     body=fitting,

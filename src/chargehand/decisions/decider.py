@@ -1,0 +1,25 @@
+"""The only caller of a chooser: gives it the history, and refuses a choice that breaks its contract."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from chargehand.core.choices import Choice, ChoiceContext, ChoiceHistory, Chooser, find_fault
+from chargehand.core.errors import InfrastructureError
+from chargehand.decisions.rules import FixedRules
+
+
+class Decider(Struct, frozen=True, kw_only=True):
+    """A chooser with its history."""
+
+    chooser: Chooser = field(default_factory=FixedRules)
+    history: ChoiceHistory = ChoiceHistory()
+
+    def choose(self, context: ChoiceContext) -> Choice:
+        """Return the chooser's choice; raise `InfrastructureError` (`choice_invalid`) if it is not allowed."""
+        choice = self.chooser.choose(context, self.history)
+        fault = find_fault(context, choice)
+        if fault:
+            message = f"the choice for this {context.moment} is not allowed: {fault}"
+            raise InfrastructureError(message, code="choice_invalid")
+        return choice
