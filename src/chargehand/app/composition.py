@@ -31,7 +31,6 @@ from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegist
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import (
-    MACHINES,
     OpenTiers,
     SessionSnippets,
     choose_driver,
@@ -43,11 +42,10 @@ from chargehand.app.wiring.tiers import (
 from chargehand.checks.detection import detect_checks, detect_setups, find_project
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
-from chargehand.core.config import Tier as TierName
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.ports import DriverName
-from chargehand.core.records import Base, TierChoice
+from chargehand.core.records import Base, TierChoice, TierName
 from chargehand.core.state import MissionState
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
@@ -57,6 +55,7 @@ from chargehand.missions.services import DepotReader, Services, Tier, available_
 from chargehand.missions.steering import Steering
 from chargehand.policy.rules import Rules
 from chargehand.sandbox.probe import ProbeReport
+from chargehand.sandbox.tiers import MACHINES
 from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
 from chargehand.sandbox.toolchain import Toolchain, discover
 from chargehand.sandbox.vm_kernel import VmKernel

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.app.providers.ollama import find_ollama
-from chargehand.app.providers.served import USUAL_KEYS, has_key, model_config
+from chargehand.app.providers.served import has_key, model_config, usual_key
 from chargehand.app.selection.agents import NATIVE, named_agent
 from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
@@ -201,7 +201,7 @@ def _choose_native_model(
                 return name, f"{name}, the first of {len(names)} models that has its key"
         return names[0], f"{names[0]}, the first of {len(names)} models"
     for provider, model in DEFAULT_MODELS.items():
-        if keys.get(USUAL_KEYS[provider]):
-            return model, f"{model}: {USUAL_KEYS[provider]} is set"
+        if keys.get(usual_key(provider)):
+            return model, f"{model}: {usual_key(provider)} is set"
     served = ollama(environ)
     return (f"ollama:{served[0]}", f"ollama:{served[0]}: Ollama runs on this machine") if served else None
