@@ -17,7 +17,6 @@ from chargehand.app.config.keys import (
     NAMED,
     ROLES,
     ConfigKey,
-    agent_keys,
     config_error,
     entry_keys,
     find_key,
@@ -257,7 +256,7 @@ def check_agent(name: str, kind: object, *, has: Collection[str], place: str) ->
     if kind == "acp" and not {"command", "cli"} & set(has):
         hint = 'add command = ["program", "argument", …], or cli = "opencode" for a known one'
         raise config_error(place, f"agent {name!r} has no command", hint)
-    if "command" not in has and (kind == "command" or kind not in agent_keys()["kind"].choices):
+    if kind == "command" and "command" not in has:
         hint = 'add command = ["program", "argument", …], or kind = "native" for a model with tools'
         raise config_error(place, f"agent {name!r} has no command", hint)
     for key, kinds in (("cli", ("cli", "acp")), ("patch", ("patch",)), ("mcp", ("native",))):
