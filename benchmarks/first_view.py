@@ -13,7 +13,7 @@ from benchmarks.measure import Result, Side, compare
 from benchmarks.mission_kit import MissionKit
 from benchmarks.server import environment, fill, up
 from chargehand.app.accounts import create_login_code
-from chargehand.app.reading import StateReader
+from chargehand.reports.reading import StateReader
 
 AIM = 0.8
 AIM_BYTES = 250_000

@@ -11,8 +11,8 @@ from benchmarks.measure import Result, Side, compare, settle, spend, timed
 from benchmarks.mission_kit import MissionKit, Opened
 from benchmarks.repositories import ENVIRONMENT
 from chargehand.app.composition import App
-from chargehand.app.config.records import OptionValue
 from chargehand.app.wiring.session import Session
+from chargehand.configuration.records import OptionValue
 from chargehand.core.errors import RefusedError
 
 PACKAGES = ("idna", "six", "iniconfig")

@@ -24,6 +24,8 @@ from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, settings
 
 from chargehand.app.access import passwords
+from chargehand.core.registry import use_registries
+from chargehand.reports.reading import find_registry
 from tests import container_kit, forked, vm_kit
 from tests.postgres import Postgres, cluster
 
@@ -46,6 +48,8 @@ settings.register_profile(
 settings.register_profile("soak", max_examples=100, deadline=None, suppress_health_check=_UNHURRIED)
 settings.load_profile("suite")
 
+# Tests that resolve a configuration need no state directory, which sets this otherwise.
+use_registries(find_registry)
 TESTS = Path(__file__).parent
 GIT_IDENTITY = {
     "GIT_AUTHOR_NAME": "Ada",

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 
 from chargehand.app.accounts import create_login_code, create_token, create_user, owner
-from chargehand.app.reading import StateReader
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
 from chargehand.policy.access import AccessScope
+from chargehand.reports.reading import StateReader
 from chargehand.server.serving import ServeOptions, bind, serve, url_at
 from tests.forked import ForkedPopen
 

@@ -14,8 +14,6 @@ import pytest
 
 from chargehand.agents.clis import SPECS
 from chargehand.agents.kinds import AGENTS
-from chargehand.app.alerting.channels import NOTIFIERS, ChannelFailedError, ChannelSetup
-from chargehand.app.alerting.watch import trial_notice
 from chargehand.checks.runners.base import Runner
 from chargehand.checks.runners.table import RUNNERS
 from chargehand.core.clock import SystemClock
@@ -26,6 +24,8 @@ from chargehand.credentials.credentials import KEY_SOURCES, KeySetup
 from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.base import ModelDialect
 from chargehand.models.known_providers import PROVIDERS
+from chargehand.reports.alerting.channels import NOTIFIERS, ChannelFailedError, ChannelSetup
+from chargehand.reports.alerting.watch import trial_notice
 from chargehand.sandbox.tiers import TIERS
 from chargehand.testing.names.suites import DialectContract, KeySourceContract, NotifierContract, RunnerContract
 from chargehand.workspace.drivers import DRIVERS

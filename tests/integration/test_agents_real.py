@@ -21,7 +21,6 @@ from tests.integration.mission_kit import CHECK
 from tests.native_kit import ModelServer, NativeKit, call, says, scripted
 
 from chargehand.agents.clis import SPECS
-from chargehand.app.documents import mission_document
 from chargehand.app.selection.agents import probe_agent
 from chargehand.core.attempt_events import ActionJudged, ModelCalled
 from chargehand.core.config import AgentConfig
@@ -32,6 +31,7 @@ from chargehand.missions.transcript import TranscriptEntry, read_transcript
 from chargehand.models.contract import Dialect, Usage
 from chargehand.models.scripted_replies import ScriptedReply
 from chargehand.models.scripts import Script
+from chargehand.reports.documents import mission_document
 
 pytestmark = [pytest.mark.agents_real, pytest.mark.needs_bwrap, pytest.mark.timeout(300)]
 CANARY = "sk-canary-0123456789abcdef0123456789"

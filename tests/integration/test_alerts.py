@@ -33,19 +33,19 @@ from tests.server_kit import API, environment, record_missions, serving
 from tests.unit.older_stores import as_of_version_9
 from tests.unit.test_gateway_upstream import self_signed
 
-from chargehand.app.alerting.channels import ChannelFailedError, WebhookChannel, signature
-from chargehand.app.alerting.outbox import queue_notices
-from chargehand.app.alerting.readings import decode_memo
-from chargehand.app.alerting.watch import AlertWatch, send_safely, trial_notice
-from chargehand.app.config.locations import UserFile
-from chargehand.app.config.resolve import resolve
-from chargehand.app.reading import StateReader
-from chargehand.app.statistics import alert_metrics, list_alerts
+from chargehand.configuration.locations import UserFile
+from chargehand.configuration.resolve import resolve
 from chargehand.core.attempt_events import BreakerChanged, CheckpointMade, ModelCalled, SandboxClosed
 from chargehand.core.clock import SteppedClock
 from chargehand.core.mission_events import MissionFinished, StepFinished
 from chargehand.core.records import Checkpoint, MissionStatus, Reason
 from chargehand.policy.alerts import ALERT_RULES
+from chargehand.reports.alerting.channels import ChannelFailedError, WebhookChannel, signature
+from chargehand.reports.alerting.outbox import queue_notices
+from chargehand.reports.alerting.readings import decode_memo
+from chargehand.reports.alerting.watch import AlertWatch, send_safely, trial_notice
+from chargehand.reports.reading import StateReader
+from chargehand.reports.statistics import alert_metrics, list_alerts
 from chargehand.store.ledger import SpendingLimits
 
 SECRET = "a webhook's secret"

@@ -17,7 +17,6 @@ from tests.conftest import git
 from tests.native_kit import ModelServer, NativeKit, says
 
 from chargehand.agents.contract import Endpoint
-from chargehand.app.documents import mission_document, to_json
 from chargehand.app.providers.served import provider_limits
 from chargehand.app.wiring.gateways import AttemptGateways
 from chargehand.core.attempt_events import CommandFinished, ModelCalled
@@ -26,6 +25,7 @@ from chargehand.core.events import decode
 from chargehand.core.state import MissionState
 from chargehand.missions.causes import attempt_cause
 from chargehand.missions.services import EndpointRequest
+from chargehand.reports.documents import mission_document, to_json
 from chargehand.sandbox.contract import GATEWAY_PORT
 
 pytestmark = pytest.mark.needs_bwrap

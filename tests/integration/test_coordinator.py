@@ -29,10 +29,8 @@ from chargehand.app.missions import (
     resume_mission,
     roll_back_mission,
 )
-from chargehand.app.outcome import next_commands
 from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import RunRequest
-from chargehand.app.story import show_plan
 from chargehand.app.worker import Worker
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.events import read_payload
@@ -40,6 +38,8 @@ from chargehand.core.mission_events import ApprovalGiven, MergeConflicted
 from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskReturned, TaskStarted
 from chargehand.core.state import MissionState, Question
 from chargehand.missions.provenance import verify_mission
+from chargehand.reports.outcome import next_commands
+from chargehand.reports.story import show_plan
 from chargehand.store.rows import MissionFilter
 
 pytestmark = pytest.mark.needs_bwrap

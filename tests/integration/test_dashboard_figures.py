@@ -15,13 +15,13 @@ import test_dashboard
 from playwright.sync_api import Page, expect
 from tests.server_kit import API, Served, environment, record_missions, serving
 
-from chargehand.app.alerting.watch import AlertWatch
-from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ModelCalled
 from chargehand.core.clock import SteppedClock
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import AttemptFinished, MissionFinished
 from chargehand.core.records import AttemptStatus, Checkpoint, MissionStatus
+from chargehand.reports.alerting.watch import AlertWatch
+from chargehand.reports.reading import StateReader
 
 pytestmark = pytest.mark.needs_chromium
 browser, open_page, hook = test_dashboard.browser, test_dashboard.open_page, test_alerts.hook

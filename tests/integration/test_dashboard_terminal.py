@@ -13,8 +13,8 @@ from command_line import Cli, repository, shell
 from playwright.sync_api import Page, expect
 from tests.server_kit import Served, environment, record_missions, serving
 
-from chargehand.app.progress.live_output import OutputWriter
 from chargehand.core.clock import SystemClock
+from chargehand.reports.live_output import OutputWriter
 
 pytestmark = pytest.mark.needs_chromium
 # The fixtures of a browser and of a page without complaints, including those of the content policy.

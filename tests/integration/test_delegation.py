@@ -12,11 +12,11 @@ from test_coordinator import Crew, branch, task
 from test_reviews import script
 from tests.conftest import git
 
-from chargehand.app.progress.event_text import describe_event
-from chargehand.app.progress.plan_graph import plan_tree
-from chargehand.app.story import show_plan
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.core.plan_events import PlanMade, TaskDelegated, TaskEnded, TaskMerged, TaskStarted
+from chargehand.reports.plan_graph import plan_tree
+from chargehand.reports.progress.event_text import describe_event
+from chargehand.reports.story import show_plan
 
 pytestmark = pytest.mark.needs_bwrap
 

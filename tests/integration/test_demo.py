@@ -15,9 +15,9 @@ from tests.conftest import make_repository, repository_state
 from chargehand.app.composition import App
 from chargehand.app.demo import project as demo_project
 from chargehand.app.demo.script import SCRIPT
-from chargehand.app.story import MissionStory
 from chargehand.cli.main import chargehand
 from chargehand.models.scripts import Script
+from chargehand.reports.story import MissionStory
 
 pytestmark = pytest.mark.needs_bwrap
 README = (Path(__file__).parents[2] / "README.md").read_text()

@@ -20,13 +20,13 @@ from tests.unit.older_stores import as_of_version_6
 
 from chargehand.app import worker
 from chargehand.app.composition import App
-from chargehand.app.outcome import next_commands
 from chargehand.app.runs import RunOutcome, RunRequest, RunStart, prepare_run, run_mission
 from chargehand.app.worker import start_worker
 from chargehand.cli.terminal.logs import LARGEST_FILE
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Event, Payload
 from chargehand.missions.journal import claim_mission
+from chargehand.reports.outcome import next_commands
 
 pytestmark = pytest.mark.needs_bwrap
 TWO_TRIES = f"case x$CHARGEHAND_REPORT in x) sleep {MARK}; touch half;; *) cp $CHARGEHAND_REPORT said.json;; esac"

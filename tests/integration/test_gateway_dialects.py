@@ -25,13 +25,13 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 from tests.late import LateModule
 
+from chargehand.core.redaction import Redactor
 from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel, Usage
 from chargehand.models.faults import Faults
 from chargehand.models.faulty_upstream import FaultyUpstream
 from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models.redaction import Redactor
 from chargehand.models.replay import ReplayUpstream
 from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply

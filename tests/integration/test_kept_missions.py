@@ -14,11 +14,11 @@ import httpx
 import pytest
 from tests.server_kit import API, Served, environment, record_missions, serving
 
-from chargehand.app.reading import StateReader
 from chargehand.app.upkeep import restore
 from chargehand.core.events import Event, decode
 from chargehand.core.mission_events import MessageSent, MissionFinished
 from chargehand.missions.reading import FoldedMissions
+from chargehand.reports.reading import StateReader
 from chargehand.store.heads import LogHead
 from chargehand.store.log import EventLog
 

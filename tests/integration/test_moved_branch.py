@@ -15,12 +15,12 @@ from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.integration.mission_kit import REQUEST, MissionKit
 
 from chargehand.app.composition import App
-from chargehand.app.story import describe
 from chargehand.app.wiring.session import Session
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import ApprovalGiven
 from chargehand.core.state import MissionState
 from chargehand.missions.missions import Missions
+from chargehand.reports.story import describe
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -16,13 +16,13 @@ from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import decode
 from chargehand.core.mission_events import QuestionAsked
+from chargehand.core.redaction import Redactor
 from chargehand.core.state import MissionState
 from chargehand.missions.causes import mission_cause
 from chargehand.missions.fork import ForkPoint, ReplyEdit, create_fork
 from chargehand.missions.transcript import read_transcript
 from chargehand.models.contract import ModelCall
 from chargehand.models.recording import RecordingUpstream, RecordingWriter
-from chargehand.models.redaction import Redactor
 from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripts import Script
 

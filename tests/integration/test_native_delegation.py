@@ -13,13 +13,13 @@ from tests.integration.test_coordinator import Crew, branch, task
 from tests.native_kit import FINISH, call, says, scripted
 
 from chargehand.app.missions import children_of
-from chargehand.app.progress.plan_graph import plan_tree
-from chargehand.app.story import show_plan
 from chargehand.core.errors import ChargehandError
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.core.plan_events import PlanMade, TaskDelegated, TaskEnded, TaskMerged
 from chargehand.missions.transcript import read_transcript
 from chargehand.models.scripts import Script
+from chargehand.reports.plan_graph import plan_tree
+from chargehand.reports.story import show_plan
 
 pytestmark = pytest.mark.needs_bwrap
 PARTS = [

@@ -19,7 +19,6 @@ from tests.integration.test_coordinator import READS, Crew, task
 from chargehand.app import worker
 from chargehand.app.composition import App
 from chargehand.app.missions import promote_mission
-from chargehand.app.progress.event_text import describe_event
 from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
@@ -28,6 +27,7 @@ from chargehand.core.clock import SystemClock
 from chargehand.core.mission_events import CancelAsked, MissionFinished, QuestionAsked, QuestionExpired
 from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken, TaskEnded, TaskMerged
 from chargehand.core.state import MissionState
+from chargehand.reports.progress.event_text import describe_event
 
 pytestmark = pytest.mark.needs_bwrap
 

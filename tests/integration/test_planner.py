@@ -18,10 +18,8 @@ from tests.conftest import git
 from tests.crash_kit import CrashKit, nothing_survives, sample
 
 from chargehand.app.composition import App
-from chargehand.app.documents import mission_document
 from chargehand.app.requests import change_plan, plan_request, record_mission
 from chargehand.app.runs import RunRequest
-from chargehand.app.story import show_plan
 from chargehand.core.errors import ChargehandError
 from chargehand.core.events import read_payload
 from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed, TaskEnded, TaskHeld
@@ -29,6 +27,8 @@ from chargehand.core.plans import MOST_TASKS, Plan
 from chargehand.core.state import MissionState
 from chargehand.missions.coordination import planner
 from chargehand.missions.plan_documents import parse_plan
+from chargehand.reports.documents import mission_document
+from chargehand.reports.story import show_plan
 
 pytestmark = pytest.mark.needs_bwrap
 

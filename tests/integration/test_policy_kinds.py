@@ -12,7 +12,7 @@ from tests.integration.mission_kit import FILES, GOLD, MissionKit
 from tests.native_kit import FINISH, MENDS, NativeKit, call, says, scripted
 from tests.unit.test_policy_forbidden import FORBIDDEN
 
-from chargehand.app.config.policy_files import add_override
+from chargehand.app.wiring.policy_files import add_override
 from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import TierUnavailableError

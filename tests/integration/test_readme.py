@@ -12,8 +12,8 @@ import pytest
 from tests import forked
 from tests.conftest import make_repository
 
-from chargehand.app.config.records import RepositoryFile, ResolvedConfig
-from chargehand.app.config.resolve import resolve
+from chargehand.configuration.records import RepositoryFile, ResolvedConfig
+from chargehand.configuration.resolve import resolve
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 FILES = {

@@ -16,7 +16,7 @@ from tests.forked import ForkedProcess
 from tests.postgres import free_port
 from tests.server_kit import Served, record_missions, serving
 
-from chargehand.app.reading import StateReader
+from chargehand.reports.reading import StateReader
 
 pytestmark = pytest.mark.needs_bwrap
 CHECKED = ("--repo", "repo", "--check", "true")

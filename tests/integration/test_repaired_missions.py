@@ -13,9 +13,9 @@ from tests.conftest import git
 from tests.crash_kit import MARK, sleepers, wait_until, wake
 from tests.native_kit import NativeKit, says, scripted
 
-from chargehand.app.story import describe
 from chargehand.core.state import MissionState
 from chargehand.missions._messages import NEXT
+from chargehand.reports.story import describe
 from chargehand.testing.agents import fake_agent as _fake_agent
 
 pytestmark = pytest.mark.needs_bwrap

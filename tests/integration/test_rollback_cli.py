@@ -11,9 +11,9 @@ from command_line import Cli, Completed, repository, shell
 from tests.conftest import git
 
 from chargehand.app.checkpoints import parse_hunk, preview_roll_back
-from chargehand.app.reading import StateReader
 from chargehand.cli.main import chargehand
 from chargehand.core.errors import RefusedError, UsageError
+from chargehand.reports.reading import StateReader
 from chargehand.workspace.hunks import LineRange
 
 pytestmark = pytest.mark.needs_bwrap

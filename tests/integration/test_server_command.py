@@ -19,7 +19,7 @@ from tests.server_kit import API, PASSWORD, environment, serving
 
 from chargehand.app.accounts import create_user, owner, require_accounts
 from chargehand.app.composition import App
-from chargehand.app.config.locations import user_config_path
+from chargehand.configuration.locations import user_config_path
 
 
 def workers(cli: Cli) -> list[int]:

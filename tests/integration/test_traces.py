@@ -19,13 +19,13 @@ from test_native_crashes import SCENE, NativeCrashKit, servers
 from tests.crash_kit import SCENES, CrashKit, Site, nothing_survives
 from tests.server_kit import environment, record_missions, serving
 
-from chargehand.app.reading import StateReader
-from chargehand.app.statistics import mission_trace
-from chargehand.app.tracing.export import FOLLOWER, ExportFailedError, TraceExporter
-from chargehand.app.tracing.spans import mission_spans, span_id, trace_id
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import AttemptFinished, MissionClaimed, MissionCreated, MissionFinished
+from chargehand.reports.reading import StateReader
+from chargehand.reports.statistics import mission_trace
+from chargehand.reports.tracing.export import FOLLOWER, ExportFailedError, TraceExporter
+from chargehand.reports.tracing.spans import mission_spans, span_id, trace_id
 
 SECRET = "Bearer of-the-collector"
 

@@ -13,10 +13,10 @@ from tests.integration.mission_kit import GOLD, MissionKit
 
 import chargehand.missions.attempt.watching as watching
 from chargehand.app.composition import App
-from chargehand.app.story import describe
 from chargehand.core.attempt_events import CheckpointMade, FilesSeen
 from chargehand.core.events import Payload, decode
 from chargehand.core.state import MissionState
+from chargehand.reports.story import describe
 from chargehand.workspace.watching import inotify as _watch_inotify
 
 pytestmark = pytest.mark.needs_bwrap

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.conftest import examples
 
 from chargehand.app import accounts
-from chargehand.app.reading import StateReader
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.policy.access import ROLES, SCOPES, lock_seconds, scopes_of_role
+from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import Actor, as_moment
 
 NAMES = st.sampled_from(["ann", "bob"])

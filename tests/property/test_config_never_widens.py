@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
 from tests.conftest import examples
 
-from chargehand.app.config.areas import meet_areas
-from chargehand.app.config.edit import _insert
-from chargehand.app.config.keys import entry_keys, section_keys
-from chargehand.app.config.lines import scan
-from chargehand.app.config.locations import UserFile
-from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig
-from chargehand.app.config.resolve import resolve
-from chargehand.app.config.sources import variable_name
+from chargehand.configuration.areas import meet_areas
+from chargehand.configuration.edit import _insert
+from chargehand.configuration.keys import entry_keys, section_keys
+from chargehand.configuration.lines import scan
+from chargehand.configuration.locations import UserFile
+from chargehand.configuration.records import OptionValue, RepositoryFile, ResolvedConfig
+from chargehand.configuration.resolve import resolve
+from chargehand.configuration.sources import variable_name
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError
 from chargehand.core.text import printable

@@ -11,10 +11,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chargehand.app.documents import ArtifactEntry, mission_details
-from chargehand.app.outcome import FailingTestDocument, FailureDocument
-from chargehand.app.reporting.markdown import block, code, render_report, words
-from chargehand.app.reporting.report import ReportSource, advise_undo, build_report
 from chargehand.core.attempt_events import AttemptStarted, ReportMade, RoleChosen
 from chargehand.core.events import Event, Payload, encode
 from chargehand.core.fold import fold
@@ -47,6 +43,10 @@ from chargehand.core.records import (
 )
 from chargehand.core.state import MissionState
 from chargehand.core.text import printable, shown_path
+from chargehand.reports.documents import ArtifactEntry, mission_details
+from chargehand.reports.markdown import block, code, render_report, words
+from chargehand.reports.outcome import FailingTestDocument, FailureDocument
+from chargehand.reports.report import ReportSource, advise_undo, build_report
 from chargehand.store.chain import audit_problem
 from chargehand.workspace.depot import LineCount
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.core_strategies import payloads
 
-from chargehand.app.alerting.readings import AlertMemo, read_log
-from chargehand.app.tracing.export import otlp_document
-from chargehand.app.tracing.spans import mission_spans
 from chargehand.core.events import GENESIS, Event, Payload, encode
+from chargehand.reports.alerting.readings import AlertMemo, read_log
+from chargehand.reports.tracing.export import otlp_document
+from chargehand.reports.tracing.spans import mission_spans
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

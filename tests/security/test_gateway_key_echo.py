@@ -19,13 +19,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.gateway_kit import DONE, PRICE, chunk, event, message, openai_whole
 
+from chargehand.core.redaction import Redactor
 from chargehand.models.contract import CallListeners, CallRecord, Dialect, ServedModel
 from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt
 from chargehand.models.http_upstream import HttpUpstream
 from chargehand.models.key_filter import KeyFilter, explain_weak_key
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.recording import RecordingUpstream, RecordingWriter
-from chargehand.models.redaction import Redactor
 from chargehand.models.replay_cache import ReplayCache
 
 pytestmark = pytest.mark.usefixtures("shared_trust")

@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 from tests.server_kit import API, PASSWORD, Served, environment, record_missions, serving
 
 from chargehand.app.accounts import create_login_code, create_user, owner, revoke_token, set_user_disabled
-from chargehand.app.reading import StateReader
 from chargehand.policy.access import ACCESS_RULES, ROLES, SCOPES, AccessScope, judge_access
+from chargehand.reports.reading import StateReader
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._guard import Hosts, RequestGuard
 from chargehand.server._routes import Route

@@ -21,14 +21,14 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from chargehand.app.accounts import Caller, owner
-from chargehand.app.progress.live_output import OutputWriter
-from chargehand.app.progress.terminal import TerminalFollower
-from chargehand.app.reading import StateReader
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.clock import SystemClock
 from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import MissionFinished
 from chargehand.policy.access import SCOPES
+from chargehand.reports.live_output import OutputWriter
+from chargehand.reports.progress.terminal import TerminalFollower
+from chargehand.reports.reading import StateReader
 from chargehand.server._terminal import TerminalSockets
 
 MISSION = "m-00000"

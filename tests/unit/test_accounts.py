@@ -12,10 +12,10 @@ import pytest
 
 from chargehand.app import accounts
 from chargehand.app.accounts import Caller
-from chargehand.app.reading import StateReader
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.policy.access import ROLES, SCOPES
+from chargehand.reports.reading import StateReader
 
 HASH = "$argon2id$v=19$m=65536,t=3,p=4$QP+RjXu7vQXFtV5DfzCHag$N1Q10lZ+xMLkV7WLeCgkUMcXPlb8Lz8l0jBz5wXf93U"
 

@@ -10,10 +10,10 @@ import pytest
 from tests.unit.older_stores import as_of_version_8
 
 from chargehand.app import accounts
-from chargehand.app.reading import StateReader
 from chargehand.app.upkeep import back_up, check_store, restore
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import RefusedError
+from chargehand.reports.reading import StateReader
 
 PASSWORD = "correct horse battery"
 

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.workspace_kit import cloning_disk
 
-from chargehand.app.config.resolve import resolve
-from chargehand.app.wiring.disk import StillNeeded, mission_of
-from chargehand.app.wiring.profile import MachineSize, profile_for, read_machine
 from chargehand.app.wiring.tiers import _machine, choose_driver
+from chargehand.configuration.resolve import resolve
 from chargehand.core.config import EngineConfig, SandboxConfig
 from chargehand.core.ids import new_id
 from chargehand.core.records import Base, MissionStatus
 from chargehand.core.state import AttemptState, MissionState
 from chargehand.missions.sandboxes.provisioning import workspace_prefix
+from chargehand.reports.disk import StillNeeded, mission_of
+from chargehand.reports.state.profile import MachineSize, profile_for, read_machine
 from chargehand.sandbox.toolchain import Toolchain, discover
 
 

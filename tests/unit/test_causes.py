@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
@@ -23,10 +21,8 @@ from chargehand.missions.causes import (
     attempt_cause,
     load_causes,
     mission_cause,
-    render_causes,
 )
 
-PAGE = Path(__file__).parents[2] / "docs/reference/causes.md"
 CONFIGURATION = (Path(__file__).parents[2] / "docs/reference/configuration.md").read_text()
 TABLE = load_causes()
 CODES = [code for remedy in TABLE.remedies for code in remedy.codes]
@@ -166,10 +162,3 @@ def test_a_remedy_that_names_no_command_is_found() -> None:
         command_of(["mission", "mend", "MISSION"])
     with pytest.raises(AssertionError):
         command_of(["mission", "show", "--cause"])
-
-
-def test_the_page_of_causes_equals_the_output_of_the_module() -> None:
-    command = "python -m chargehand.missions.causes > docs/reference/causes.md"
-    assert PAGE.read_text() == render_causes(), f"run: {command}"
-    run = [sys.executable, "-m", "chargehand.missions.causes"]
-    assert subprocess.run(run, capture_output=True, check=True, text=True).stdout == render_causes()

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from tests.terminal_kit import COMMAND, Terminal
 
 from chargehand.app import accounts
-from chargehand.app.reading import StateReader
 from chargehand.cli.main import chargehand
+from chargehand.reports.reading import StateReader
 
 PASSWORD = "correct horse battery"
 

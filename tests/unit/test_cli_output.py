@@ -16,9 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chargehand.app.documents import mission_details, mission_document, money_document, to_json
 from chargehand.app.missions import resolve_option
-from chargehand.app.outcome import FailingTestDocument, FailureDocument, mission_cost, next_commands
 from chargehand.cli.terminal.output import Output, local_time
 from chargehand.cli.terminal.rendering import (
     exit_code,
@@ -43,6 +41,8 @@ from chargehand.core.records import (
 )
 from chargehand.core.state import AttemptState, MissionState, Question
 from chargehand.core.text import printable
+from chargehand.reports.documents import mission_details, mission_document, money_document, to_json
+from chargehand.reports.outcome import FailingTestDocument, FailureDocument, mission_cost, next_commands
 
 
 def test_documents_only_with_json_and_text_only_without(capsys: pytest.CaptureFixture[str]) -> None:

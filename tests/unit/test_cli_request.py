@@ -13,9 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.app.config.locations import UserFile
-from chargehand.app.config.records import OptionValue, ResolvedConfig
-from chargehand.app.config.resolve import resolve
 from chargehand.app.runs import (
     RoleAssignment,
     RunRequest,
@@ -28,6 +25,9 @@ from chargehand.app.runs import (
 from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.app.wiring.session import WorkPlaces
+from chargehand.configuration.locations import UserFile
+from chargehand.configuration.records import OptionValue, ResolvedConfig
+from chargehand.configuration.resolve import resolve
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.core.records import MissionRequest
 from chargehand.store.store import Store, open_store

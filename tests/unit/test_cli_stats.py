@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from tests.conftest import make_repository
 
 from chargehand.app.composition import App
-from chargehand.app.reading import parse_since
 from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import AttemptStarted, SandboxClosed
 from chargehand.core.errors import UsageError
 from chargehand.core.mission_events import AttemptFinished, MissionCreated, MissionFinished
 from chargehand.core.records import AttemptStatus, MissionRequest, MissionStatus, Reason
+from chargehand.reports.reading import parse_since
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app.config.edit import set_user_value, set_user_values
-from chargehand.app.config.lines import key_lines, scan
+from chargehand.configuration.edit import set_user_value, set_user_values
+from chargehand.configuration.lines import key_lines, scan
 from chargehand.core.errors import ConfigError
 
 _TEXT = """\

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from chargehand.app.config.locations import UserFile, load_user_file, state_home, user_config_path
-from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig, trust_nothing
-from chargehand.app.config.resolve import LARGEST_FILE, resolve
-from chargehand.app.config.trust import describe_untrusted, require_trust, trust_needed
 from chargehand.app.selection.agents import agent_from_option, find_agent
+from chargehand.configuration.locations import UserFile, load_user_file, state_home, user_config_path
+from chargehand.configuration.records import OptionValue, RepositoryFile, ResolvedConfig, trust_nothing
+from chargehand.configuration.resolve import LARGEST_FILE, resolve
+from chargehand.configuration.trust import describe_untrusted, require_trust, trust_needed
 from chargehand.core.config import AgentConfig, Config, McpConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, WaitingError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chargehand.app.config.keys import (
+from chargehand.configuration.keys import (
     AGENTS,
     agent_keys,
     find_key,

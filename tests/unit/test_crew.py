@@ -15,19 +15,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from chargehand.app.outcome import next_commands
-from chargehand.app.progress import live_output
-from chargehand.app.progress.crew import (
-    Crew,
-    CrewCost,
-    CrewFacts,
-    CrewStanding,
-    CrewTask,
-    PersonNeed,
-    describe_crew,
-)
-from chargehand.app.progress.crew_rows import crew_rows, wrap_command
-from chargehand.app.progress.plan_graph import PlanDocument, ReviewDocument, TaskDocument, plan_tree
 from chargehand.core.attempt_events import RoleChosen
 from chargehand.core.events import Payload
 from chargehand.core.plan_events import (
@@ -47,6 +34,19 @@ from chargehand.core.plans import Plan, Task
 from chargehand.core.records import Base, MissionRequest, Reason
 from chargehand.core.state import AttemptState, MissionState, MissionSummary, Question
 from chargehand.missions.reading import already_rolled_back_error
+from chargehand.reports import live_output
+from chargehand.reports.outcome import next_commands
+from chargehand.reports.plan_graph import PlanDocument, ReviewDocument, TaskDocument, plan_tree
+from chargehand.reports.progress.crew import (
+    Crew,
+    CrewCost,
+    CrewFacts,
+    CrewStanding,
+    CrewTask,
+    PersonNeed,
+    describe_crew,
+)
+from chargehand.reports.progress.crew_rows import crew_rows, wrap_command
 
 ASKED = MissionRequest(
     text="new dates\nand more", agent="command:sh -c 'x'", command=(), slug="x", role="developer"

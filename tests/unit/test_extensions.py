@@ -17,13 +17,12 @@ import chargehand.core
 from chargehand.agents.clis import SPECS
 from chargehand.agents.kinds import AGENTS
 from chargehand.agents.opening import open_agent
-from chargehand.app.alerting.channels import NOTIFIERS, ChannelFailedError, NoticeChannel, open_channels
-from chargehand.app.config.extensions import InstalledExtensions
-from chargehand.app.config.locations import UserFile
-from chargehand.app.config.records import OptionValue, RepositoryFile, ResolvedConfig
-from chargehand.app.config.resolve import resolve
 from chargehand.app.selection.agents import named_agent
 from chargehand.checks.runners.table import RUNNERS, runner_of
+from chargehand.configuration.extensions import InstalledExtensions
+from chargehand.configuration.locations import UserFile
+from chargehand.configuration.records import OptionValue, RepositoryFile, ResolvedConfig
+from chargehand.configuration.resolve import resolve
 from chargehand.core.config import AgentConfig, AlertsConfig
 from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.core.records import TierFacts
@@ -32,6 +31,7 @@ from chargehand.credentials.credentials import KEY_SOURCES, open_credentials
 from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.known_providers import PROVIDERS
 from chargehand.policy.tiers import choose_tier
+from chargehand.reports.alerting.channels import NOTIFIERS, ChannelFailedError, NoticeChannel, open_channels
 from chargehand.sandbox.tiers import TIERS
 from chargehand.workspace.drivers import DRIVERS
 

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from chargehand.app.story import describe
 from chargehand.checks.areas import Areas
 from chargehand.checks.trees import MemoryTrees
 from chargehand.core.attempt_events import FilesSeen
@@ -24,6 +23,7 @@ from chargehand.missions.attempt import inspection as _inspection
 from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, scan_workspace, stopped_by
 from chargehand.missions.attempt.watching import CheckpointPacing, CheckpointTimer, FileChangeLog
 from chargehand.missions.journal import Journal
+from chargehand.reports.story import describe
 from chargehand.store.store import Store, open_store
 from chargehand.workspace.file_events import Batch, FileEvent, Gap
 from chargehand.workspace.scan import Scan

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app.progress import live_output
-from chargehand.app.progress.live_output import OutputReader, OutputWriter, remove_settled_output, writing_output
 from chargehand.core.clock import SystemClock
 from chargehand.core.state import MissionState
+from chargehand.reports import live_output
+from chargehand.reports.live_output import OutputReader, OutputWriter, remove_settled_output, writing_output
 
 
 def test_complete_lines_are_read_while_output_is_written(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.server_kit import API, environment, serving
 
-from chargehand.app.reading import StateReader
 from chargehand.cli.terminal.logs import JsonFormatter, TextFormatter, known_secrets, trim_log
 from chargehand.core.log_fields import log_fields
-from chargehand.models.redaction import Redactor
+from chargehand.core.redaction import Redactor
+from chargehand.reports.reading import StateReader
 
 SECRET = "hunter2-and-more"
 REDACTOR = Redactor({"HOOK_SECRET": SECRET})

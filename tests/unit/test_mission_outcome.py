@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from chargehand.app.outcome import mission_seconds
-from chargehand.app.progress.crew import CrewFacts, describe_crew
-from chargehand.app.progress.crew_rows import crew_rows
 from chargehand.cli.terminal.rendering import exit_code, status_text
 from chargehand.core.events import GENESIS, Event, Payload, encode
 from chargehand.core.fold import fold
@@ -25,6 +22,9 @@ from chargehand.core.plan_events import PlanMade
 from chargehand.core.plans import Plan, Task
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import MissionState
+from chargehand.reports.outcome import mission_seconds
+from chargehand.reports.progress.crew import CrewFacts, describe_crew
+from chargehand.reports.progress.crew_rows import crew_rows
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CREATED = MissionCreated(

@@ -7,7 +7,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.models.redaction import KEY_SHAPES, REDACTED, Redactor
+from chargehand.core.redaction import KEY_SHAPES, REDACTED, Redactor
 from chargehand.models.request_matching import ID_FORM, RunNames
 
 KEYS = [

@@ -17,11 +17,11 @@ from tests.unit._model_clients import call, read
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError, UsageError
+from chargehand.core.redaction import Redactor
 from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, UpstreamReply, reply_from_pieces
 from chargehand.models.faults import Faults
 from chargehand.models.faulty_upstream import FaultyUpstream
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models.redaction import Redactor
 from chargehand.models.replay import script_from_recording
 from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply

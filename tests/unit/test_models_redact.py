@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.models.redaction import Redactor
+from chargehand.core.redaction import Redactor
 
 SECRET = 'k"ey/+\\é-7f3a9c'
 ALPHABET = st.characters(codec="utf-8", exclude_categories=["Cs", "Z", "Cc"])

@@ -17,11 +17,11 @@ from tests.unit._model_clients import anthropic_client, call, document, openai_c
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import UpstreamError
+from chargehand.core.redaction import Redactor
 from chargehand.models.contract import ModelCall, ModelUpstream, UpstreamReply
 from chargehand.models.faults import Faults
 from chargehand.models.faulty_upstream import FaultyUpstream
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models.redaction import Redactor
 from chargehand.models.replay import ReplayUpstream, script_from_recording
 from chargehand.models.request_matching import Divergence, find_difference
 from chargehand.models.script_upstream import ScriptUpstream

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from chargehand.app.configuration import override_rule
-from chargehand.app.reading import StateReader
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.policy.actions import FileWrite, Network, Other, Shell, Surroundings
 from chargehand.policy.judgement import judge
 from chargehand.policy.rules import Rules, Source
+from chargehand.reports.reading import StateReader
 
 ANY = "(principal, action, resource)"
 AROUND = Surroundings()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import git, make_repository
 
-from chargehand.app.wiring.project_registry import ProjectRegistry
 from chargehand.core.errors import RefusedError, RepositoryError
+from chargehand.reports.state.project_registry import ProjectRegistry
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.identity import load_identity

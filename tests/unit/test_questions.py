@@ -11,9 +11,7 @@ import msgspec
 import pytest
 
 from chargehand.app.composition import App
-from chargehand.app.documents import mission_document, to_json
 from chargehand.app.missions import question_document
-from chargehand.app.story import describe_event
 from chargehand.core.clock import SteppedClock
 from chargehand.core.config import Config, LimitsConfig
 from chargehand.core.errors import RefusedError, WaitingError
@@ -33,6 +31,8 @@ from chargehand.missions._messages import wait_for_quota, wake_time
 from chargehand.missions._questions import next_expiry, rest_for_person
 from chargehand.missions.journal import Journal
 from chargehand.models.contract import QuotaRest
+from chargehand.reports.documents import mission_document, to_json
+from chargehand.reports.story import describe_event
 
 REQUEST = MissionRequest(text="x", agent="a", command=("x",), slug="x")
 LIMITS = {"values": msgspec.to_builtins(Config(limits=LimitsConfig(question_seconds=60.0)))}

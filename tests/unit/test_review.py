@@ -12,12 +12,12 @@ from tests.trees_kit import EXECUTABLE, GITLINK, LINK, File, files_of, make_tree
 from tests.workspace_kit import WorkspaceKit
 
 from chargehand.app.checkpoints import parse_hunk
-from chargehand.app.outcome import FailureDocument
-from chargehand.app.reporting.review import ChangeReview, ReviewFile, ReviewSource, build_review
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.events import Event, encode
 from chargehand.core.records import Base, Checkpoint, CheckResult, Finding, MissionRequest, Verdict
 from chargehand.core.state import AttemptState, MissionState
+from chargehand.reports.outcome import FailureDocument
+from chargehand.reports.review import ChangeReview, ReviewFile, ReviewSource, build_review
 from chargehand.workspace.rollback import plan_rollback, write_rollback
 
 Files = Mapping[str, bytes | File]

@@ -13,14 +13,14 @@ from tests.conftest import git
 
 from chargehand.agents.prompts import system_prompt
 from chargehand.agents.roles import Role, parse_role, shipped_roles
-from chargehand.app.config.areas import meet_areas
-from chargehand.app.config.locations import UserFile
-from chargehand.app.config.records import OptionValue, RepositoryFile
-from chargehand.app.config.resolve import resolve
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.checks.execution import CheckOutput
 from chargehand.checks.junit import FailingTest
+from chargehand.configuration.areas import meet_areas
+from chargehand.configuration.locations import UserFile
+from chargehand.configuration.records import OptionValue, RepositoryFile
+from chargehand.configuration.resolve import resolve
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError, NotFoundError

@@ -19,9 +19,6 @@ from tests.server_kit import environment, record_missions
 from tests.unit.core_strategies import payloads
 
 from chargehand.app.missions import ListRequest, list_missions, read_transcript
-from chargehand.app.reading import StateReader
-from chargehand.app.statistics import StatisticsRequest, mission_statistics
-from chargehand.app.story import PageRequest, page_events, page_missions, page_transcript
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.events import Payload, decode
 from chargehand.core.mission_events import (
@@ -34,6 +31,9 @@ from chargehand.core.mission_events import (
 from chargehand.core.records import MissionRequest
 from chargehand.durable.workers import LocalWorkers
 from chargehand.policy.access import ACCESS_RULES
+from chargehand.reports.reading import StateReader
+from chargehand.reports.statistics import StatisticsRequest, mission_statistics
+from chargehand.reports.story import PageRequest, page_events, page_missions, page_transcript
 from chargehand.server import _feed
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._responses import KnownAnswers, document_response
@@ -93,7 +93,7 @@ REFUSED = {
 
 
 def test_the_routes_known_to_the_client_match_the_server() -> None:
-    # python -m chargehand.server.openapi --routes > src/chargehand/server/routes.json
+    # scripts/pages writes the client's file
     assert list(known_routes().values()) == [route.signature for route in ROUTES]
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app.story import MissionStory
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import (
     MissionCreated,
@@ -17,6 +16,7 @@ from chargehand.core.mission_events import (
     VerdictGiven,
 )
 from chargehand.core.records import CheckResult, KnownFailures, MissionRequest, Verdict, VerdictStatus
+from chargehand.reports.story import MissionStory
 from chargehand.store.store import open_store
 
 TREE = "a" * 40

@@ -30,7 +30,6 @@ from chargehand.app.access.documents import UserDocument as UserDocument
 from chargehand.app.access.documents import UserListDocument as UserListDocument
 from chargehand.app.access.documents import UserRemovedDocument as UserRemovedDocument
 from chargehand.app.access.passwords import compare_password, hash_password
-from chargehand.app.reading import StateReader
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError, StoreError, UsageError, nearest
 from chargehand.core.ids import new_id
@@ -43,6 +42,7 @@ from chargehand.policy.access import (
     lock_seconds,
     scopes_of_role,
 )
+from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import AccountRow, Actor, LoginAttempt, SessionRow, TokenRow, as_moment
 
 TOKEN_PREFIX = "chg_"

@@ -16,11 +16,10 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from chargehand.app.action.work import WORK, ActionContext, ActionResult, ApprovalNeededError
-from chargehand.app.config.locations import load_user_file, user_config_path
-from chargehand.app.config.records import OptionValue
-from chargehand.app.config.resolve import resolve
-from chargehand.app.documents import Document
 from chargehand.app.sandbox_commands import ExecRequest
+from chargehand.configuration.locations import load_user_file, user_config_path
+from chargehand.configuration.records import OptionValue
+from chargehand.configuration.resolve import resolve
 from chargehand.core.actions import (
     ACTION_ENDED,
     ACTION_TYPES,
@@ -41,10 +40,11 @@ from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.core.events import Payload, decode, encode_json
 from chargehand.core.mission_events import MergeConflicted
 from chargehand.core.records import Reason
+from chargehand.core.redaction import Redactor
 from chargehand.durable.actions import ActionLocation, ActionLock, ActionRegistry, OutputLine
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.supervisor import OutputStream
-from chargehand.models.redaction import Redactor
+from chargehand.reports.documents import Document
 from chargehand.workspace.merge import MergeConflictError
 
 if TYPE_CHECKING:

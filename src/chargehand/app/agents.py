@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from chargehand.agents.clis import SPECS
 from chargehand.agents.kinds import AGENTS
 from chargehand.agents.roles import Role
-from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.models import describe_probe
 from chargehand.app.providers.probe import probe_model
 from chargehand.app.providers.served import model_config
@@ -28,6 +27,7 @@ from chargehand.app.selection.choice import (
 )
 from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.app.selection.teams import team_files, user_teams_path
+from chargehand.configuration.records import ResolvedConfig
 from chargehand.core.config import AgentConfig
 from chargehand.core.errors import ChargehandError, ConfigError
 from chargehand.missions.plan_documents import Team

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from chargehand.app.documents import Document
-from chargehand.app.reading import LAST, StateReader
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.records import Checkpoint
 from chargehand.core.state import MissionState
 from chargehand.missions.reading import already_rolled_back_error, find_checkpoint, not_promoted_error
 from chargehand.missions.task_rollback import check_whole, plan_task_rollback
+from chargehand.reports.documents import Document
+from chargehand.reports.reading import LAST, StateReader
 from chargehand.workspace.depot import Depot, LineCount, PathEntry
 from chargehand.workspace.hunks import LineRange
 from chargehand.workspace.rollback import Drop, PathPlan, RollbackPlan, drops_of, plan_rollback

@@ -13,15 +13,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from chargehand import __version__
-from chargehand.app.config.locations import load_user_file, user_config_path
-from chargehand.app.config.policy_files import load_rules
-from chargehand.app.config.records import (
-    OptionValue,
-    ResolvedConfig,
-    content_digest,
-)
-from chargehand.app.config.resolve import REGISTRIES, allow_registries, resolve
-from chargehand.app.reading import StateReader, mission_project, working_directory
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.directories import named_directory, standing_directory
 from chargehand.app.selection.readiness import StartPlace, require_ready
@@ -29,6 +20,7 @@ from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.app.selection.tasks import PlanCheck, TaskAssigner
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
+from chargehand.app.wiring.policy_files import load_rules
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import (
     OpenTiers,
@@ -40,6 +32,13 @@ from chargehand.app.wiring.tiers import (
     with_tier,
 )
 from chargehand.checks.detection import detect_checks, detect_setups, find_project
+from chargehand.configuration.locations import load_user_file, user_config_path
+from chargehand.configuration.records import (
+    OptionValue,
+    ResolvedConfig,
+    content_digest,
+)
+from chargehand.configuration.resolve import REGISTRIES, allow_registries, resolve
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
 from chargehand.core.errors import RefusedError
@@ -54,6 +53,7 @@ from chargehand.missions.missions import Missions
 from chargehand.missions.services import DepotReader, Services, Tier, available_cores, system_errors
 from chargehand.missions.steering import Steering
 from chargehand.policy.rules import Rules
+from chargehand.reports.reading import StateReader, mission_project, working_directory
 from chargehand.sandbox.probe import ProbeReport
 from chargehand.sandbox.tiers import MACHINES
 from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from chargehand.app.config.edit import check_user_value, set_user_value, set_user_values
-from chargehand.app.config.keys import find_key, format_key_value, format_value
-from chargehand.app.config.locations import user_config_path
-from chargehand.app.config.policy_files import add_override
-from chargehand.app.config.records import UntrustedKey
-from chargehand.app.reading import StateReader, server_secret
+from chargehand.app.wiring.policy_files import add_override
+from chargehand.configuration.edit import check_user_value, set_user_value, set_user_values
+from chargehand.configuration.keys import find_key, format_key_value, format_value
+from chargehand.configuration.locations import user_config_path
+from chargehand.configuration.records import UntrustedKey
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.events import read_payload
@@ -32,6 +31,7 @@ from chargehand.policy.actions import (
 )
 from chargehand.policy.judgement import judge
 from chargehand.policy.rules import Rule, Rules, facts_schema
+from chargehand.reports.reading import StateReader, server_secret
 from chargehand.sandbox.contract import WORKSPACE
 
 if TYPE_CHECKING:

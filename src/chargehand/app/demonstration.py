@@ -11,7 +11,6 @@ import msgspec
 
 from chargehand.app.checkpoints import base_tree, result_tree
 from chargehand.app.composition import App
-from chargehand.app.config.locations import user_config_path
 from chargehand.app.demo.project import (
     ACCEPTANCE,
     CHEAT,
@@ -30,15 +29,16 @@ from chargehand.app.demo.project import (
     write_files_beside,
 )
 from chargehand.app.demo.script import FORK_AT, MODEL, STUBBORN
-from chargehand.app.documents import MissionDocument, mission_document
-from chargehand.app.outcome import explain_failures, exported_branch, mission_cost
 from chargehand.app.runs import RunOutcome, RunRequest
-from chargehand.app.story import MissionStory, attempt_costs, complaints, verdict_of
-from chargehand.app.story import StoryLine as StoryLine
+from chargehand.configuration.locations import user_config_path
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.missions.fork import create_fork
 from chargehand.missions.transcript import read_transcript
+from chargehand.reports.documents import MissionDocument, mission_document
+from chargehand.reports.outcome import explain_failures, exported_branch, mission_cost
+from chargehand.reports.story import MissionStory, attempt_costs, complaints, verdict_of
+from chargehand.reports.story import StoryLine as StoryLine
 from chargehand.store.audit import verify
 
 OnEvent = Callable[[Event, Payload], None]

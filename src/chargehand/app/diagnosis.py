@@ -19,11 +19,11 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand import __version__
-from chargehand.app.reading import StateReader
 from chargehand.app.wiring.tiers import try_tier
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import MissionStatus, TierName
+from chargehand.reports.reading import StateReader
 from chargehand.sandbox.probe import DRIVERS, ProbePart, ProbeReport
 from chargehand.sandbox.snippet_pool import probe_snippets
 from chargehand.sandbox.tiers import MACHINES

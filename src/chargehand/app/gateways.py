@@ -25,6 +25,7 @@ from chargehand.app.wiring.gateways import ledger_by_hand
 from chargehand.core.addresses import is_loopback
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
+from chargehand.core.redaction import Redactor
 from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel
 from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.faults import Faults
@@ -33,7 +34,6 @@ from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.providers import ProviderLimits, Providers
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
-from chargehand.models.redaction import Redactor
 from chargehand.models.replay import ReplayUpstream, load_script
 from chargehand.models.request_matching import Divergence
 from chargehand.models.script_upstream import ScriptUpstream

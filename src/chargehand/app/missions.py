@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chargehand.app.documents import (
+from chargehand.app.worker import ensure_worker
+from chargehand.core.errors import ChargehandError, RefusedError, UsageError
+from chargehand.core.events import Event
+from chargehand.core.records import Reason
+from chargehand.core.state import ENDED, SETTLED, MissionState, Question
+from chargehand.durable.actions import OutputLine
+from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
+from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
+from chargehand.reports.documents import (
     Delivery,
     ListedMission,
     MessageDocument,
@@ -29,26 +37,18 @@ from chargehand.app.documents import (
     TranscriptDocument,
     mission_details,
 )
-from chargehand.app.outcome import explain_check, explain_failures
-from chargehand.app.progress.listing import children_of as children_of
-from chargehand.app.progress.listing import listed_missions, waiting_reason
-from chargehand.app.progress.live_output import CHECK_STREAM, LOOK_SECONDS, OutputReader, Patience
-from chargehand.app.reading import StateReader, parse_since
-from chargehand.app.worker import ensure_worker
-from chargehand.core.errors import ChargehandError, RefusedError, UsageError
-from chargehand.core.events import Event
-from chargehand.core.records import Reason
-from chargehand.core.state import ENDED, SETTLED, MissionState, Question
-from chargehand.durable.actions import OutputLine
-from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
-from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
+from chargehand.reports.listing import children_of as children_of
+from chargehand.reports.listing import listed_missions, waiting_reason
+from chargehand.reports.live_output import CHECK_STREAM, LOOK_SECONDS, OutputReader, Patience
+from chargehand.reports.outcome import explain_check, explain_failures
+from chargehand.reports.reading import StateReader, parse_since
 from chargehand.store.rows import MissionFilter
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.reporting.report import MissionReport
-    from chargehand.app.reporting.review import ChangeReview
     from chargehand.core.events import OnEvent
+    from chargehand.reports.report import MissionReport
+    from chargehand.reports.review import ChangeReview
 
 _CANCEL_SECONDS = 30.0
 # A message or an answer reaches agents as one environment variable, which Linux limits to 128 KiB.
@@ -127,9 +127,9 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
 def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
     """Return the report on a mission in its current state, and the same as Markdown; raise as `show_mission`."""
     from chargehand.app.checkpoints import mission_difference
-    from chargehand.app.reporting.markdown import render_report
-    from chargehand.app.reporting.report import ReportSource, build_report
     from chargehand.app.storage import list_artifacts
+    from chargehand.reports.markdown import render_report
+    from chargehand.reports.report import ReportSource, build_report
 
     state, details = show_mission(reader, name)
     try:
@@ -154,7 +154,7 @@ def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
 def review_mission(reader: StateReader, name: str) -> ChangeReview:
     """Return a mission's change for a person's review. Raises `RefusedError` (`no_base`), `RepositoryError`."""
     from chargehand.app.checkpoints import result_tree
-    from chargehand.app.reporting.review import ReviewSource, build_review
+    from chargehand.reports.review import ReviewSource, build_review
 
     state = reader.mission_state(name)
     tree = result_tree(state)

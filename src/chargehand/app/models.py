@@ -20,7 +20,6 @@ from chargehand.app.providers.served import (
     open_probe_reports,
     usual_key,
 )
-from chargehand.app.reading import StateReader
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.core.config import Config
 from chargehand.core.errors import NotFoundError, nearest
@@ -29,6 +28,7 @@ from chargehand.core.text import printable
 from chargehand.models.catalogue import Reported, SourcedFact, listed_models, listed_providers
 from chargehand.models.contract import Price
 from chargehand.models.key_filter import explain_weak_key
+from chargehand.reports.reading import StateReader
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App

@@ -18,9 +18,6 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from chargehand.app.agents import InstalledProgram, installed_programs
-from chargehand.app.config.edit import check_user_value, set_user_values
-from chargehand.app.config.locations import user_config_path
-from chargehand.app.config.records import REPOSITORY_FILE
 from chargehand.app.models import describe_probe
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import probe_model
@@ -28,6 +25,9 @@ from chargehand.app.providers.served import usual_key
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.checks.detection import find_licence_header, find_project
+from chargehand.configuration.edit import check_user_value, set_user_values
+from chargehand.configuration.locations import user_config_path
+from chargehand.configuration.records import REPOSITORY_FILE
 from chargehand.core.addresses import is_loopback
 from chargehand.core.config import Config, ModelConfig
 from chargehand.core.errors import ConfigError, RepositoryError, UsageError

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.app.config.records import UntrustedKey
-from chargehand.app.config.resolve import REGISTRIES
-from chargehand.app.config.trust import describe_untrusted
-from chargehand.app.reading import StateReader, working_directory
 from chargehand.app.selection.roles import RoleFile
+from chargehand.configuration.records import UntrustedKey
+from chargehand.configuration.resolve import REGISTRIES
+from chargehand.configuration.trust import describe_untrusted
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.records import Base
+from chargehand.reports.reading import StateReader, working_directory
 from chargehand.workspace.checkout import install_hook, remove_hook
 from chargehand.workspace.repository import find_repository
 

@@ -13,13 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.app import runs
-from chargehand.app.config.areas import meet_areas
-from chargehand.app.config.records import ResolvedConfig
-from chargehand.app.documents import Document
-from chargehand.app.outcome import exported_branch
 from chargehand.app.runs import RunRequest, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
+from chargehand.configuration.areas import meet_areas
+from chargehand.configuration.records import ResolvedConfig
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import read_payload
 from chargehand.core.ids import keyed_id
@@ -29,10 +27,12 @@ from chargehand.core.plans import PLANNER, Plan
 from chargehand.core.records import Base, MissionRequest
 from chargehand.core.state import ENDED, MissionState
 from chargehand.missions.breakpoints import parse_breakpoints
+from chargehand.reports.documents import Document
+from chargehand.reports.outcome import exported_branch
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.config.trust import ConfirmTrust
+    from chargehand.configuration.trust import ConfirmTrust
 
 # Values of `--plan`: no plan, whatever is configured, and a plan made by a planner.
 NO_PLAN = "none"

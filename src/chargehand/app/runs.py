@@ -17,16 +17,14 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.agents.roles import DEVELOPER, Role
-from chargehand.app.config.areas import meet_areas
-from chargehand.app.config.records import OptionValue, ResolvedConfig
-from chargehand.app.config.trust import ConfirmTrust, add_stranger, require_trust, settle_trust
-from chargehand.app.documents import to_json
-from chargehand.app.progress.live_output import remove_settled_output, run_with_output
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, choose_agent
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import require_tier
+from chargehand.configuration.areas import meet_areas
+from chargehand.configuration.records import OptionValue, ResolvedConfig
+from chargehand.configuration.trust import ConfirmTrust, add_stranger, require_trust, settle_trust
 from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
@@ -37,6 +35,8 @@ from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.missions.breakpoints import parse_breakpoints
 from chargehand.missions.journal import MissionSubmission, create_mission
+from chargehand.reports.documents import to_json
+from chargehand.reports.live_output import remove_settled_output, run_with_output
 from chargehand.store.artifacts import Artifacts
 
 if TYPE_CHECKING:
@@ -489,7 +489,7 @@ async def _run_to_rest(
 ) -> tuple[MissionState, ChargehandError | None]:
     """Return the mission's state once it is settled, and the error that ended the run, if any."""
     try:
-        return await run_with_output(app, session, mission, also=observer.output), None
+        return await run_with_output(app, session.missions, mission, also=observer.output), None
     except asyncio.CancelledError:
         # A signal, or an order from `mission cancel`: either way the mission is settled by now.
         task = asyncio.current_task()

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from chargehand.app.config.locations import load_user_file, user_config_path
-from chargehand.app.config.records import OptionValue
-from chargehand.app.config.resolve import resolve
-from chargehand.app.documents import Document
 from chargehand.checks.formatters import Formatter, detect_formatters, formatted_by
+from chargehand.configuration.locations import load_user_file, user_config_path
+from chargehand.configuration.records import OptionValue
+from chargehand.configuration.resolve import resolve
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.missions.checkpoints import CheckpointEditor, FormatResult, FormatRun, run_formatters
 from chargehand.missions.services import DepotReader
 from chargehand.policy.actions import Effect, Run, Snippet, Surroundings
 from chargehand.policy.judgement import denied, judge
+from chargehand.reports.documents import Document
 from chargehand.sandbox.snippet_pool import run_snippet
 from chargehand.sandbox.snippets import ConsoleLine, SnippetError, SnippetSpec, language_of
 from chargehand.workspace.checkout import AppliedFiles, apply_files, staged_tree

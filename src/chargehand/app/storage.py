@@ -14,13 +14,13 @@ from typing import IO, Any
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.app.documents import ArtifactEntry
-from chargehand.app.reading import LAST, StateReader
 from chargehand.app.upkeep import find_lost_content
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.missions.provenance import CommitProvenance, verify_commit, verify_mission
 from chargehand.missions.reading import not_promoted_error
+from chargehand.reports.documents import ArtifactEntry
+from chargehand.reports.reading import LAST, StateReader
 from chargehand.store.audit import verify
 from chargehand.store.chain import AuditProblem
 from chargehand.store.export import export_log, verify_export

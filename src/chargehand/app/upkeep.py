@@ -12,14 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.app.reading import StateReader
-from chargehand.app.wiring.disk import OPEN, mission_of
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import ChargehandError, InfrastructureError, RefusedError, StoreError, UsageError
 from chargehand.core.events import read_payload
 from chargehand.core.fold import fold
 from chargehand.core.state import MissionState
 from chargehand.policy.access import ROLES
+from chargehand.reports.disk import OPEN, mission_of
+from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import Actor
 from chargehand.store.audit import verify
 from chargehand.store.chain import AuditProblem, audit_problem

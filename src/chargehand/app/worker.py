@@ -26,9 +26,9 @@ from chargehand.store.rows import MissionRow
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.app.reading import StateReader
     from chargehand.core.events import Event, Payload
     from chargehand.durable.engine import Engine
+    from chargehand.reports.reading import StateReader
 
 _LOG = logging.getLogger("chargehand.worker")
 # Reading the log takes 1 to 2 ms of processor time, the queue 1 ms, also while the machine is idle.
@@ -86,8 +86,8 @@ class Worker:
         that is not reachable. A worker that was given up must join again, under another id, before it works again.
         Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` if it cannot begin.
         """
-        from chargehand.app.progress.live_output import remove_unneeded_output
         from chargehand.durable.engine import Engine
+        from chargehand.reports.live_output import remove_unneeded_output
 
         app = self._app
         self._loop = asyncio.get_running_loop()
@@ -224,7 +224,7 @@ class Worker:
         with log_fields(mission=mission):
             if self._is_ending:
                 raise asyncio.CancelledError  # its turn goes back to the queue
-            from chargehand.app.progress.live_output import run_with_output
+            from chargehand.reports.live_output import run_with_output
 
             try:
                 if not await asyncio.to_thread(self._is_takeable, mission):
@@ -232,7 +232,7 @@ class Worker:
                 _LOG.info("goes on")
                 opening = self._app.mission_session(mission, recorded=True, watch=self._see_event)
                 async with opening as (_, session):
-                    await run_with_output(self._app, session, mission)
+                    await run_with_output(self._app, session.missions, mission)
                 _LOG.info("is %s", self._app.store.log.summary(mission).summary.status)
             except asyncio.CancelledError:
                 task = asyncio.current_task()

@@ -45,7 +45,7 @@ def add(name: str, role: str, no_password: bool, password_stdin: bool, out: Outp
       chargehand user add bob --password-stdin < password.txt
     """
     from chargehand.app.accounts import create_user, owner
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     if no_password and password_stdin:
         raise click.UsageError("--no-password and --password-stdin were both given")
@@ -60,8 +60,8 @@ def add(name: str, role: str, no_password: bool, password_stdin: bool, out: Outp
 def list_(out: Output) -> None:
     """List all accounts."""
     from chargehand.app.accounts import list_users, owner
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.output import local_time
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         listed = list_users(reader, by=owner(reader))
@@ -89,7 +89,7 @@ def role(name: str, role: str, out: Output) -> None:
       chargehand user role ann admin
     """
     from chargehand.app.accounts import owner, set_user_role
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         changed = set_user_role(reader, name, role, by=owner(reader))
@@ -109,7 +109,7 @@ def password(name: str, password_stdin: bool, out: Output) -> None:
       chargehand user password ann --password-stdin < password.txt
     """
     from chargehand.app.accounts import find_user, owner, set_user_password
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         find_user(reader, name, by=owner(reader))  # report an unknown account before a person types
@@ -140,7 +140,7 @@ def enable(name: str, out: Output) -> None:
 def remove(name: str, out: Output) -> None:
     """Remove an account with its sessions and tokens. Its entries in the logs stay."""
     from chargehand.app.accounts import owner, remove_user
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         removed = remove_user(reader, name, by=owner(reader))
@@ -154,8 +154,8 @@ def remove(name: str, out: Output) -> None:
 def log(limit: int, out: Output) -> None:
     """Show who logged in, was refused, or changed users and tokens, the newest last."""
     from chargehand.app.accounts import list_access, owner
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.output import local_time
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         listed = list_access(reader, by=owner(reader), limit=limit)
@@ -204,8 +204,8 @@ def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out:
       chargehand token create ci --user ci --scope read --scope steer --days 30
     """
     from chargehand.app.accounts import create_token, owner
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.output import local_time
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         made = create_token(reader, name, scopes=scopes or ("read",), user=user, days=days, by=owner(reader))
@@ -221,8 +221,8 @@ def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out:
 def list_tokens_(user: str | None, out: Output) -> None:
     """List tokens, never their secrets."""
     from chargehand.app.accounts import list_tokens, owner
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.output import local_time
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         listed = list_tokens(reader, by=owner(reader), user=user)
@@ -255,7 +255,7 @@ def revoke(token_id: str, out: Output) -> None:
       chargehand token revoke t-01jd5x2k9q7h3a
     """
     from chargehand.app.accounts import owner, revoke_token
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         revoked = revoke_token(reader, token_id, by=owner(reader))
@@ -265,7 +265,7 @@ def revoke(token_id: str, out: Output) -> None:
 
 def _set_disabled(name: str, disabled: bool, out: Output) -> None:
     from chargehand.app.accounts import owner, set_user_disabled
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         changed = set_user_disabled(reader, name, disabled, by=owner(reader))

@@ -39,10 +39,10 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
     Example, with the note of a promoted commit:
       git notes --ref chargehand show COMMIT | chargehand audit verify --head -
     """
-    from chargehand.app.reading import StateReader
     from chargehand.app.storage import verify_file, verify_log
     from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
+    from chargehand.reports.reading import StateReader
 
     if mission is not None and export is not None:
         raise UsageError(
@@ -74,10 +74,10 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
 @json_option
 def export(mission: str | None, every: bool, output: Path | None, out: Output) -> int:
     """Write events, signed heads and the public key as JSON lines that can be verified on their own."""
-    from chargehand.app.reading import StateReader
     from chargehand.app.storage import export_to_file, exported_lines
     from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
+    from chargehand.reports.reading import StateReader
 
     if every == (mission is not None):
         given = f"{mission!r} and --all were both given" if every else "neither a mission nor --all was given"
@@ -109,10 +109,10 @@ def provenance(mission: str | None, commit: str | None, out: Output) -> int:
     The signed statement itself (an in-toto statement in a DSSE envelope):
       git notes --ref chargehand-provenance show COMMIT
     """
-    from chargehand.app.reading import StateReader
     from chargehand.app.storage import verify_provenance
     from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
+    from chargehand.reports.reading import StateReader
 
     if mission is not None and commit is not None:
         raise UsageError(f"{mission!r} and --commit were both given", hint="give either MISSION or --commit")

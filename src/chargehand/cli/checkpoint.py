@@ -35,8 +35,8 @@ def checkpoint() -> None:
 @json_option
 def list_(mission: str, out: Output) -> None:
     """List a mission's checkpoints, the oldest first."""
-    from chargehand.app.documents import CheckpointsDocument
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.documents import CheckpointsDocument
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         state = reader.mission_state(mission)
@@ -55,8 +55,8 @@ def list_(mission: str, out: Output) -> None:
 def show(checkpoint: str, mission: str, out: Output) -> None:
     """Show one checkpoint and its files that differ from the base."""
     from chargehand.app.checkpoints import show_checkpoint
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.differences import show_line_counts
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         found = show_checkpoint(reader, checkpoint, mission=mission)
@@ -83,8 +83,8 @@ def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -
     MISSION:CHECKPOINT names one of another mission of the same project.
     """
     from chargehand.app.checkpoints import checkpoint_difference
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.differences import show_difference
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         found = checkpoint_difference(reader, a, b, mission=mission, inverse=inverse)

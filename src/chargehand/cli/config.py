@@ -56,8 +56,8 @@ def set_(key: str, value: str, out: Output) -> None:
       chargehand config set agents.linter.command '["ruff", "check", "--fix"]'
     """
     from chargehand.app.configuration import set_configuration
-    from chargehand.app.reading import StateReader
     from chargehand.core.text import shown_path
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         changed = set_configuration(reader, key, value)

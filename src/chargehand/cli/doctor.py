@@ -54,9 +54,9 @@ def doctor(out: Output) -> int:
     Exits 5 if no sandbox works.
     """
     from chargehand.app.diagnosis import diagnose
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.interrupt import run_loop
     from chargehand.cli.terminal.progress import progress
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader, progress(out, "testing"):
         found = run_loop(lambda: diagnose(reader))

@@ -129,7 +129,7 @@ def run_gateway(out: Output, options: dict[str, Any]) -> None:
 
 def _show(out: Output, event: GatewayEvent) -> None:
     from chargehand.app.gateways import GatewayAddress, GatewayAlert, GatewayCall, GatewayNotice
-    from chargehand.app.story import alert_text
+    from chargehand.reports.story import alert_text
 
     if isinstance(event, GatewayNotice):
         out.notice(event.notice)

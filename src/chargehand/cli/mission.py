@@ -17,10 +17,10 @@ from chargehand.cli.terminal.options import (
 )
 
 if TYPE_CHECKING:
-    from chargehand.app.documents import MissionListDocument
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event
     from chargehand.missions.waiting import Addressee
+    from chargehand.reports.documents import MissionListDocument
 
 _TITLE_CHARACTERS = 48
 _LISTED_MISSIONS = 20
@@ -61,7 +61,7 @@ def mission() -> None:
 def list_(limit: int | None, out: Output, **options: Any) -> None:
     """List missions, the newest first; JSON has the oldest first."""
     from chargehand.app.missions import ListRequest, list_missions
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     if limit is None:
         limit = 0 if out.as_json else _LISTED_MISSIONS
@@ -118,8 +118,8 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
 def show(mission: str, out: Output) -> None:
     """Show everything about a mission: request, base, attempts, verdicts, reasons, export, cost."""
     from chargehand.app.missions import show_mission
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.rendering import show_details
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         state, details = show_mission(reader, mission)
@@ -140,9 +140,9 @@ def report(mission: str, output: Path | None, otlp: bool, out: Output) -> None:
     mistaken for anything else.
     """
     from chargehand.app.missions import report_mission
-    from chargehand.app.reading import StateReader
-    from chargehand.app.statistics import mission_trace
     from chargehand.app.storage import AuditExport, write_new_file
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.statistics import mission_trace
 
     with StateReader.open() as reader:
         made, markdown = report_mission(reader, mission)
@@ -184,11 +184,11 @@ def plan(mission: str, form: str | None, file: str | None, task: str | None, out
 def watch(mission: str, out: Output) -> None:
     """Follow a mission until it ends or needs a person; JSON lines with --json."""
     from chargehand.app.missions import start_needed_worker
-    from chargehand.app.outcome import explain_failures
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.following import follow
     from chargehand.cli.terminal.menu import watch_menu
     from chargehand.cli.terminal.rendering import show_header, show_result
+    from chargehand.reports.outcome import explain_failures
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         found = reader.find_mission(mission)
@@ -209,13 +209,13 @@ def watch(mission: str, out: Output) -> None:
 @json_option
 def log(mission: str, follow: bool, transcript: bool, out: Output) -> None:
     """Show a mission's events, or the conversation behind them; JSON lines with --json."""
-    from chargehand.app.documents import event_step
     from chargehand.app.missions import follow_mission, read_events, read_transcript
-    from chargehand.app.reading import StateReader
-    from chargehand.app.story import describe_event
     from chargehand.cli.terminal.output import local_time
     from chargehand.core.events import Event
     from chargehand.core.records import Reason
+    from chargehand.reports.documents import event_step
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.story import describe_event
 
     with StateReader.open() as reader:
         if transcript:
@@ -239,7 +239,7 @@ def log(mission: str, follow: bool, transcript: bool, out: Output) -> None:
 
 
 def _show_event(out: Output, event: Event, line: str) -> None:
-    from chargehand.app.documents import event_document
+    from chargehand.reports.documents import event_document
 
     if out.as_json:
         out.document(event_document(event))
@@ -250,9 +250,9 @@ def _show_event(out: Output, event: Event, line: str) -> None:
 def show_project_log(out: Output, *, repo: Path | None) -> None:
     """Write the events of a project's own log, which is empty unless actions concerned the project alone."""
     from chargehand.app.missions import read_events
-    from chargehand.app.reading import StateReader
-    from chargehand.app.story import describe_event
     from chargehand.cli.terminal.output import local_time
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.story import describe_event
 
     with StateReader.open() as reader:
         for event in read_events(reader, reader.project(repo).id):
@@ -285,8 +285,8 @@ _REPORTED_HEADINGS = {
 def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> None:
     """Show a mission's changes against its base, as a patch for git apply."""
     from chargehand.app.checkpoints import mission_difference
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.differences import show_difference
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         found = mission_difference(reader, mission, checkpoint=checkpoint)

@@ -187,8 +187,8 @@ def invoice(repo: Path | None, everywhere: bool, since: str | None, out: Output)
 
     import msgspec
 
-    from chargehand.app.reading import StateReader
-    from chargehand.app.statistics import InvoiceLine, StatisticsRequest, model_invoice
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.statistics import InvoiceLine, StatisticsRequest, model_invoice
 
     with StateReader.open() as reader:
         made = model_invoice(reader, StatisticsRequest(repo=repo, everywhere=everywhere, since=since))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chargehand.app.story import PlanDocument
     from chargehand.cli.terminal.output import Output
+    from chargehand.reports.story import PlanDocument
 
 _MOST_COLLISIONS = 10
 
 
 def print_plan(out: Output, mission: str, form: str | None) -> None:
     """Write the tasks of a mission as a table, or as a graph of a `form`."""
-    from chargehand.app.reading import StateReader
-    from chargehand.app.story import show_plan
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.story import show_plan
 
     with StateReader.open() as reader:
         found = show_plan(reader, mission)
@@ -24,7 +24,7 @@ def print_plan(out: Output, mission: str, form: str | None) -> None:
 
 def show_plan_document(out: Output, found: PlanDocument, form: str | None) -> None:
     """Write tasks for a person: as a table, or as a graph of a `form`."""
-    from chargehand.app.story import plan_graph, plan_tree
+    from chargehand.reports.story import plan_graph, plan_tree
 
     if form is not None:
         out.text(plan_graph(found, mermaid=form == "mermaid"))

@@ -105,8 +105,8 @@ def test(command: tuple[str, ...], cwd: str | None, repo: Path | None, out: Outp
 def why(mission: str, every: bool, out: Output) -> None:
     """Show the judged actions of a mission, with the rule and reason of each."""
     from chargehand.app.configuration import is_notable, mission_judgements
-    from chargehand.app.reading import StateReader
     from chargehand.core.text import shown_path
+    from chargehand.reports.reading import StateReader
 
     counted: dict[str, int] = {}
     with StateReader.open() as reader:
@@ -142,8 +142,8 @@ def allow(rule: str, reason: str, when: str, out: Output) -> None:
         --when 'context has line && context.line like "git fetch mirror*"'
     """
     from chargehand.app.configuration import override_rule
-    from chargehand.app.reading import StateReader
     from chargehand.core.text import shown_path
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         made = override_rule(reader, rule, reason=reason, when=when)

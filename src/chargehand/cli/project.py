@@ -23,7 +23,7 @@ def project() -> None:
 def list_(out: Output) -> None:
     """List the repositories that Chargehand has worked on."""
     from chargehand.app.projects import list_projects
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         listed = list_projects(reader)
@@ -85,8 +85,8 @@ def move(name: str | None, repo: Path | None, out: Output, *, new: bool) -> None
       chargehand project move --new
     """
     from chargehand.app.projects import move_project
-    from chargehand.app.reading import StateReader
     from chargehand.core.text import shown_path
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         moved = move_project(reader, name, repo, new=new)
@@ -165,9 +165,9 @@ def untrust(repo: Path | None, out: Output) -> None:
     This includes all trusted contents of its chargehand.toml and roles, and its setup's access to registries.
     """
     from chargehand.app.projects import revoke_trust
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.output import count_text
     from chargehand.core.text import shown_path
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         done = revoke_trust(reader, repo)

@@ -34,8 +34,8 @@ def set_(name: str, out: Output) -> None:
       chargehand secret set OPENAI_API_KEY < key.txt
     """
     from chargehand.app.configuration import keep_secret
-    from chargehand.app.reading import StateReader
     from chargehand.core.errors import UsageError
+    from chargehand.reports.reading import StateReader
 
     # A function, not a value: it is called once the name is known to be valid, so that no person types in vain.
     def read() -> str:
@@ -65,7 +65,7 @@ def set_(name: str, out: Output) -> None:
 def list_(out: Output) -> None:
     """List the names and sources of stored secrets, never their values."""
     from chargehand.app.configuration import list_secrets
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         listed = list_secrets(reader)
@@ -83,7 +83,7 @@ def list_(out: Output) -> None:
 def remove(name: str, out: Output) -> None:
     """Delete a stored secret."""
     from chargehand.app.configuration import remove_secret
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         removed = remove_secret(reader, name)

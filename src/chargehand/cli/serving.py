@@ -38,11 +38,11 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     import logging
     import os
 
-    from chargehand.app.reading import state_home
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.logs import set_up_logs
     from chargehand.mcp.server import mission_server, server_directory
+    from chargehand.reports.reading import state_home
 
     # The SDK logs clients' input, even lines that are not messages: that stays out of stderr.
     set_up_logs()
@@ -120,11 +120,11 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
 
     from chargehand.app.accounts import create_login_code
     from chargehand.app.composition import App
-    from chargehand.app.reading import working_directory
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.logs import set_up_logs
     from chargehand.core.errors import RepositoryError
+    from chargehand.reports.reading import working_directory
     from chargehand.server.serving import ServeOptions, open_server, serve, url_at
 
     asked = ServeOptions(host=host, port=port, worker=not no_worker, **options)
@@ -176,8 +176,8 @@ def alerts(context: click.Context, prometheus: bool, out: Output) -> None:
       chargehand alerts
       chargehand alerts test
     """
-    from chargehand.app.reading import StateReader
-    from chargehand.app.statistics import alert_rules
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.statistics import alert_rules
 
     if prometheus:
         with StateReader.open() as reader:
@@ -204,8 +204,8 @@ def test_(out: Output) -> int:
 
     Exits 1 if one fails.
     """
-    from chargehand.app.reading import StateReader
-    from chargehand.app.statistics import try_channels
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.statistics import try_channels
 
     with StateReader.open() as reader:
         tried = try_channels(reader)
@@ -218,9 +218,9 @@ def test_(out: Output) -> int:
 
 
 def _show_alerts(out: Output) -> None:
-    from chargehand.app.reading import StateReader
-    from chargehand.app.statistics import list_alerts
     from chargehand.cli.terminal.output import local_time
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.statistics import list_alerts
 
     with StateReader.open() as reader:
         found = list_alerts(reader)

@@ -10,10 +10,10 @@ import click
 from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.statistics import StatisticsDocument
     from chargehand.cli.terminal.output import Output
     from chargehand.missions.model_statistics import ModelStats
     from chargehand.missions.statistics import Cost, Percentiles
+    from chargehand.reports.statistics import StatisticsDocument
 
 # An agent in its short form, such as `command:PROGRAM ARG`, is named by its full text.
 _LONGEST_NAME = 48
@@ -52,8 +52,8 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
     Example:
       chargehand stats --all --since 7d
     """
-    from chargehand.app.reading import StateReader
-    from chargehand.app.statistics import StatisticsRequest, mission_statistics
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.statistics import StatisticsRequest, mission_statistics
 
     with StateReader.open() as reader:
         found = mission_statistics(reader, StatisticsRequest(repo=repo, everywhere=everywhere, since=since))
@@ -96,9 +96,9 @@ def stats(repo: Path | None, everywhere: bool, since: str | None, out: Output) -
 
 def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since: str | None) -> None:
     """Write performance statistics of the models of a repository's missions, or of all."""
-    from chargehand.app.reading import StateReader
-    from chargehand.app.statistics import StatisticsRequest, model_statistics
     from chargehand.cli.terminal.output import count_text
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.statistics import StatisticsRequest, model_statistics
 
     with StateReader.open() as reader:
         found = model_statistics(reader, StatisticsRequest(repo=repo, everywhere=everywhere, since=since))

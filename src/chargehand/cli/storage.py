@@ -43,11 +43,11 @@ def collect(out: Output, options: GcOptions, *, yes: bool = False) -> None:
 
     Raises `UsageError` if there is no terminal to ask on.
     """
-    from chargehand.app.reading import StateReader
     from chargehand.app.storage import collect_garbage
     from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
     from chargehand.core.text import printable, shown_path
+    from chargehand.reports.reading import StateReader
 
     def confirm(commits: int, workspaces: int) -> None:
         if yes:
@@ -97,9 +97,9 @@ def check(mission: str | None, out: Output) -> int:
 
     Exits 1 and names each mission, line and object that is damaged. With MISSION, checks only that mission.
     """
-    from chargehand.app.reading import StateReader
     from chargehand.app.upkeep import check_store
     from chargehand.cli.terminal.output import count_text
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         report = check_store(reader, mission)
@@ -130,9 +130,9 @@ def backup(directory: Path, out: Output) -> None:
 
     The copy holds the log, keys, artifacts, replies of models and depots. It is as secret as the state directory.
     """
-    from chargehand.app.reading import StateReader
     from chargehand.app.upkeep import back_up
     from chargehand.cli.terminal.output import count_text
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         made = back_up(reader, directory)
@@ -151,9 +151,9 @@ def restore(directory: Path, yes: bool, out: Output) -> None:
     was made are paused: resume those that should continue.
     """
     from chargehand.app import upkeep
-    from chargehand.app.reading import StateReader
     from chargehand.cli.terminal.output import count_text
     from chargehand.core.errors import UsageError
+    from chargehand.reports.reading import StateReader
 
     def confirm(what: str) -> None:
         if yes:
@@ -179,9 +179,9 @@ def rebuild(out: Output) -> None:
 
     The log itself is only read. Exits 0 whether or not anything differed.
     """
-    from chargehand.app.reading import StateReader
     from chargehand.app.storage import rebuild_projections
     from chargehand.cli.terminal.output import count_text
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         report = rebuild_projections(reader)
@@ -204,9 +204,9 @@ def artifact() -> None:
 @json_option
 def list_(mission: str, out: Output) -> None:
     """List the artifacts of a mission, the oldest first."""
-    from chargehand.app.reading import StateReader
     from chargehand.app.storage import list_artifacts
     from chargehand.cli.terminal.output import local_time
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         listed = list_artifacts(reader, mission)
@@ -227,8 +227,8 @@ def show(artifact: str, out: Output) -> None:
     In a pipe every byte is written as it is; on a terminal control characters are removed. With --json, `content`
     is text if the artifact is UTF-8, else base64; `encoding` says which.
     """
-    from chargehand.app.reading import StateReader
     from chargehand.app.storage import read_artifact
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         content, view = read_artifact(reader, artifact)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
@@ -139,3 +139,16 @@ def _load(found: Registered, kind: str) -> object:
                 hint=f"repair or update {found.distribution}, or remove it from extensions.enabled",
             ) from error
         raise
+
+
+_find_registry: list[Callable[[str], Registry[Any]]] = []
+
+
+def use_registries(find: Callable[[str], Registry[Any]]) -> None:
+    """Let `registry_of` look up registries by `find`: names are also checked below the packages of their kinds."""
+    _find_registry[:] = [find]
+
+
+def registry_of(kind: str) -> Registry[Any]:
+    """Return the registry of a kind whose names are values of configuration keys."""
+    return _find_registry[0](kind)

@@ -10,7 +10,6 @@ import msgspec
 
 from chargehand.app.checkpoints import base_tree, result_tree
 from chargehand.app.composition import App
-from chargehand.app.documents import mission_document, to_json
 from chargehand.app.missions import answer_question as record_answer
 from chargehand.app.missions import (
     cancel_mission,
@@ -19,10 +18,8 @@ from chargehand.app.missions import (
     goes_on_by_itself,
 )
 from chargehand.app.missions import send_message as send_to_agent
-from chargehand.app.outcome import explain_failures, exported_branch
 from chargehand.app.requests import IdempotencyKey, client_request, record_once
 from chargehand.app.runs import record_mission
-from chargehand.app.story import describe_event
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError
 from chargehand.core.state import SETTLED, MissionState, MissionSummary
@@ -45,6 +42,9 @@ from chargehand.mcp._records import (
     Started,
 )
 from chargehand.missions.reading import find_checkpoint
+from chargehand.reports.documents import mission_document, to_json
+from chargehand.reports.outcome import explain_failures, exported_branch
+from chargehand.reports.story import describe_event
 
 _View = TypeVar("_View", bound=msgspec.Struct)
 _TITLE = 500

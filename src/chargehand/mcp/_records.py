@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from chargehand.app.documents import CauseDocument
-from chargehand.app.outcome import FailureDocument
 from chargehand.core.codec import json_schema
 from chargehand.core.records import Export, QuestionKind, Reason
+from chargehand.reports.documents import CauseDocument
+from chargehand.reports.outcome import FailureDocument
 from chargehand.workspace.depot import LineCount
 
 _LONGEST_TEXT = 100_000

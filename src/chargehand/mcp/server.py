@@ -12,12 +12,12 @@ from mcp.server.lowlevel.server import Server
 
 from chargehand import __version__
 from chargehand.app.composition import App
-from chargehand.app.reading import working_directory
 from chargehand.core.errors import RepositoryError
 from chargehand.mcp._calls import KeepTraceback, ToolCalls
 from chargehand.mcp._resources import Resources
 from chargehand.mcp._tools import ToolContext
 from chargehand.mcp._watcher import MissionWatcher
+from chargehand.reports.reading import working_directory
 from chargehand.workspace.repository import find_repository
 
 _INSTRUCTIONS = (

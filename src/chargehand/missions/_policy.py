@@ -10,11 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.attempt_events import ActionJudged
+from chargehand.core.redaction import Redactor
 from chargehand.core.state import PERMISSION
 from chargehand.core.text import printable
 from chargehand.missions.journal import EventSink, Journal
 from chargehand.missions.services import Services
-from chargehand.models.redaction import Redactor
 from chargehand.policy.actions import (
     LARGEST_SCRIPT,
     Action,

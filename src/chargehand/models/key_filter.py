@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import Struct
 
 from chargehand.core.errors import UpstreamError
+from chargehand.core.redaction import SHORTEST_SECRET, collect_delta_texts, decided_characters, redaction_mark
 from chargehand.models._json import dump_json, parse_json
 from chargehand.models.contract import REPLY_BYTES, DerivedChunks
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter, event_bytes, event_data, parse_events
-from chargehand.models.redaction import SHORTEST_SECRET, collect_delta_texts, decided_characters, redaction_mark
 
 # Shorter keys, and words without a digit, are dummies for servers without keys: "ollama", "sk-no-key-required".
 _SHORTEST = 12

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import UpstreamError
+from chargehand.core.redaction import Redactor
 from chargehand.models._swe_agent_runs import SUFFIX, load_swe_agent_run
 from chargehand.models.contract import ModelCall, Operation, UpstreamReply
 from chargehand.models.dialect_names import DIALECTS
@@ -25,7 +26,6 @@ from chargehand.models.recording import (
     read_source,
     recorded_pieces,
 )
-from chargehand.models.redaction import Redactor
 from chargehand.models.request_matching import (
     Divergence,
     RunPairs,

@@ -15,9 +15,9 @@ import msgspec
 from msgspec.structs import asdict
 
 from chargehand.core.codec import convert_to
+from chargehand.core.redaction import Redactor
 from chargehand.models.contract import Dialect, Operation, Usage
 from chargehand.models.recording import recorded_pieces, redact_body, to_recorded_body
-from chargehand.models.redaction import Redactor
 from chargehand.models.request_matching import (
     Divergence,
     RunNames,

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from chargehand.core.redaction import Redactor
 from chargehand.core.text import late_pattern
-from chargehand.models.redaction import Redactor
 
 MarkKind = Literal["text", "id", "moment", "span", "header"]
 _WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},?[ ])"

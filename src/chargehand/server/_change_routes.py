@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from chargehand.app import checkpoints, storage, story
+from chargehand.app import checkpoints, storage
 from chargehand.app.accounts import Caller
 from chargehand.app.checkpoints import (
     CheckpointDocument,
@@ -18,10 +18,11 @@ from chargehand.app.checkpoints import (
     RestoreRequest,
 )
 from chargehand.app.composition import App
-from chargehand.app.documents import CheckpointsDocument
-from chargehand.app.reading import StateReader
 from chargehand.app.storage import ArtifactList, ArtifactView
-from chargehand.app.story import HunkDecision, MissionReviews, ReviewDecisions
+from chargehand.reports import story
+from chargehand.reports.documents import CheckpointsDocument
+from chargehand.reports.reading import StateReader
+from chargehand.reports.story import HunkDecision, MissionReviews, ReviewDecisions
 from chargehand.server._routes import MissionName, NamedMission, RawContent, RestArguments, RouteTable, Words
 
 ROUTES = RouteTable()

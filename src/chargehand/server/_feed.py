@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 from msgspec import Struct
 
-from chargehand.app.reading import StateReader
-from chargehand.app.story import events_after
 from chargehand.core.errors import ChargehandError
+from chargehand.reports.reading import StateReader
+from chargehand.reports.story import events_after
 from chargehand.server._responses import encode_document
 
 _LOG = logging.getLogger("chargehand.server")

@@ -7,13 +7,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from chargehand.app import configuration, missions, storage, story
+from chargehand.app import configuration, missions, storage
 from chargehand.app.accounts import Caller
 from chargehand.app.configuration import JudgementPage
-from chargehand.app.documents import MissionDocument, MissionListDocument, QuestionDocument, mission_document
-from chargehand.app.outcome import explain_failures
-from chargehand.app.reading import StateReader
-from chargehand.app.story import LogPage
+from chargehand.reports import story
+from chargehand.reports.documents import MissionDocument, MissionListDocument, QuestionDocument, mission_document
+from chargehand.reports.outcome import explain_failures
+from chargehand.reports.reading import StateReader
+from chargehand.reports.story import LogPage
 from chargehand.server._routes import (
     Limit,
     MissionName,

@@ -10,8 +10,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from chargehand.app.diagnosis import describe_system
-from chargehand.app.reading import StateReader
-from chargehand.app.statistics import LOOK_METRIC, READING_METRIC, alert_metrics
+from chargehand.reports.reading import StateReader
+from chargehand.reports.statistics import LOOK_METRIC, READING_METRIC, alert_metrics
 
 _BUCKET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -9,15 +9,20 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from chargehand.app import checkpoints, missions, requests, story
+from chargehand.app import checkpoints, missions, requests
 from chargehand.app.accounts import Caller, require_access
 from chargehand.app.checkpoints import RollbackPreviewDocument
 from chargehand.app.composition import App
-from chargehand.app.documents import MessageDocument, MissionDetails, MissionDocument, mission_document
-from chargehand.app.outcome import explain_failures
-from chargehand.app.reading import StateReader
 from chargehand.app.requests import FollowUp, ForkRequest, IdempotencyKey, TaskAllowedDocument
-from chargehand.app.story import (
+from chargehand.app.worker import ensure_worker
+from chargehand.core.records import MissionStatus
+from chargehand.core.state import MissionState
+from chargehand.policy.access import answer_action
+from chargehand.reports import story
+from chargehand.reports.documents import MessageDocument, MissionDetails, MissionDocument, mission_document
+from chargehand.reports.outcome import explain_failures
+from chargehand.reports.reading import StateReader
+from chargehand.reports.story import (
     ChangeReview,
     EventPage,
     MissionPage,
@@ -26,10 +31,6 @@ from chargehand.app.story import (
     PlanDocument,
     TranscriptPage,
 )
-from chargehand.app.worker import ensure_worker
-from chargehand.core.records import MissionStatus
-from chargehand.core.state import MissionState
-from chargehand.policy.access import answer_action
 from chargehand.server._routes import (
     Limit,
     MissionName,

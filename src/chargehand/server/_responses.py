@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from chargehand.app.documents import to_json
 from chargehand.core.errors import (
     BusyError,
     ChargehandError,
@@ -24,6 +23,7 @@ from chargehand.core.errors import (
     WaitingError,
 )
 from chargehand.core.text import printable
+from chargehand.reports.documents import to_json
 from chargehand.server._routes import EncodedDocument, RawContent, StreamedContent
 
 # A response of at least this many bytes is compressed, by zlib at this level.

@@ -14,9 +14,9 @@ from msgspec import Meta, Struct
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from chargehand.app.accounts import Caller
-from chargehand.app.reading import StateReader
 from chargehand.core.codec import convert_to, json_schema
 from chargehand.core.errors import UsageError
+from chargehand.reports.reading import StateReader
 from chargehand.server.commands import PREFIX as PREFIX
 from chargehand.server.commands import RouteSignature
 

@@ -19,9 +19,9 @@ from chargehand.app.accounts import (
     UserRemovedDocument,
 )
 from chargehand.app.composition import App
-from chargehand.app.reading import StateReader
 from chargehand.core.errors import UsageError
 from chargehand.policy.access import AccessScope
+from chargehand.reports.reading import StateReader
 from chargehand.server._routes import NoArguments, RestArguments, RouteTable, Short
 
 ROUTES = RouteTable()

@@ -28,8 +28,8 @@ from chargehand.app.accounts import (
     session_document,
     token_has_expired,
 )
-from chargehand.app.reading import StateReader
 from chargehand.core.errors import RefusedError, UsageError
+from chargehand.reports.reading import StateReader
 from chargehand.server._guard import CallerLimits
 from chargehand.server._responses import document_response
 from chargehand.server._routes import RestArguments, read_arguments

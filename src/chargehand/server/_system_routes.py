@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from chargehand.app import agents, configuration, diagnosis, models, projects, statistics, storage
+from chargehand.app import agents, configuration, diagnosis, models, projects, storage
 from chargehand.app.accounts import Caller
 from chargehand.app.agents import AgentList, RoleList, RoleView, TeamList
 from chargehand.app.composition import App
@@ -16,8 +16,10 @@ from chargehand.app.configuration import ConfigurationView
 from chargehand.app.diagnosis import SystemView
 from chargehand.app.models import ModelList, ModelView
 from chargehand.app.projects import ProjectList, ProjectView
-from chargehand.app.reading import StateReader
-from chargehand.app.statistics import (
+from chargehand.app.storage import AuditView, ProvenanceDocument
+from chargehand.reports import statistics
+from chargehand.reports.reading import StateReader
+from chargehand.reports.statistics import (
     AlertsDocument,
     InvoiceDocument,
     ModelStatisticsDocument,
@@ -25,7 +27,6 @@ from chargehand.app.statistics import (
     StatisticsRequest,
     TrialDocument,
 )
-from chargehand.app.storage import AuditView, ProvenanceDocument
 from chargehand.server._routes import (
     MissionName,
     NoArguments,

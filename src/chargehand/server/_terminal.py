@@ -12,9 +12,9 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from chargehand.app.accounts import Caller
-from chargehand.app.reading import StateReader
-from chargehand.app.story import TerminalFollower, TerminalRecord
 from chargehand.core.errors import BusyError, ChargehandError, NotFoundError, RefusedError
+from chargehand.reports.reading import StateReader
+from chargehand.reports.story import TerminalFollower, TerminalRecord
 from chargehand.server._places import Places
 from chargehand.server._responses import encode_document
 from chargehand.server._routes import TerminalQuery, read_arguments

@@ -16,8 +16,8 @@ from chargehand.app.agents import AgentProbes
 from chargehand.app.composition import App
 from chargehand.app.configuration import RuleList, RuleSchema
 from chargehand.app.models import Catalogue, ModelProbes
-from chargehand.app.reading import StateReader
 from chargehand.policy.actions import Judgement
+from chargehand.reports.reading import StateReader
 from chargehand.server._responses import encode_document
 from chargehand.server._routes import (
     EncodedDocument,

@@ -4,7 +4,7 @@ A command is named by its words. By default its route is the one that lists the 
 argument of the same name. A client needs the routes and their arguments, but not their implementation: it reads
 them from a file, since the routes themselves load the whole product.
 
-`python -m chargehand.server.openapi --routes` prints that file, `routes.json`.
+`scripts/pages` writes that file, `routes.json`.
 """
 
 from __future__ import annotations

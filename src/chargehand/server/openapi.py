@@ -1,6 +1,6 @@
 """The table of all routes, and the OpenAPI 3.1 document generated from it and from the routes' records.
 
-`python -m chargehand.server.openapi` prints it, and with `--routes` the file `routes.json` of `commands`.
+`python -m chargehand.server.openapi` prints it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from chargehand import __version__
 from chargehand.app.accounts import OpenedSessionDocument
-from chargehand.app.story import EventLine, TerminalRecord
 from chargehand.core.codec import json_schema
 from chargehand.policy.access import ACCESS_RULES
+from chargehand.reports.story import EventLine, TerminalRecord
 from chargehand.server import (
     _change_routes,
     _log_routes,
@@ -248,7 +246,4 @@ def _failures(*statuses: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    printed: Any = openapi_document()
-    if "--routes" in sys.argv:
-        printed = msgspec.to_builtins([route.signature for route in ROUTES])
-    sys.stdout.write(json.dumps(printed, indent=1) + "\n")
+    sys.stdout.write(json.dumps(openapi_document(), indent=1) + "\n")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chargehand.agents.contract import AgentOutcome, AttemptContext, Endpoint, MeteredUsage
 from chargehand.agents.programs.events import SessionLog
-from chargehand.models.redaction import Redactor
+from chargehand.core.redaction import Redactor
 from chargehand.sandbox.contract import ExecResult, OnOutput, Stream
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from chargehand.app.config.records import OptionValue
+from chargehand.configuration.records import OptionValue
 from chargehand.core.actions import ActionKind, ActionState
 from chargehand.core.attempt_events import ActionJudged
 from chargehand.core.config import ActionsConfig

@@ -180,7 +180,7 @@ def _describe_refusal(status: int, said: Mapping[str, Any], served: ServedModel,
 
 def redact_reply(text: str, key: str | None) -> str:
     """Return a provider's text, shortened and without the key: some providers repeat the request."""
-    from chargehand.models.redaction import Redactor
+    from chargehand.core.redaction import Redactor
 
     text = Redactor({"key": key} if key else {}).text(text)
     shown = " ".join(printable(text).split())

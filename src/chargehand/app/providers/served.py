@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.app.config.keys import format_value, is_short_form, model_hint
-from chargehand.app.config.locations import state_home
 from chargehand.app.providers.ollama import ollama_address
 from chargehand.app.providers.scripted import scripted_model
+from chargehand.configuration.keys import format_value, is_short_form, model_hint
+from chargehand.configuration.locations import state_home
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError

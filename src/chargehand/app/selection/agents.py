@@ -6,10 +6,11 @@ import shlex
 from pathlib import Path
 
 from chargehand.agents.contract import Agent, McpServer
+from chargehand.agents.kinds import AGENTS
 from chargehand.agents.opening import open_agent
 from chargehand.agents.probe import AgentIdentity, identify_agent
-from chargehand.app.config.keys import agent_keys, format_value, parse_text, parse_value, registered_names
-from chargehand.app.config.records import ResolvedConfig
+from chargehand.configuration.keys import agent_keys, format_value, parse_text, parse_value
+from chargehand.configuration.records import ResolvedConfig
 from chargehand.core.config import AgentConfig, Config
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError, nearest
 from chargehand.core.records import MissionRequest
@@ -38,7 +39,7 @@ def agent_from_option(text: str) -> AgentConfig:
         forms = ", ".join(_SHORT_FORMS)
         raise ConfigError(
             f"--agent: unknown agent kind {format_value(kind)} in {format_value(text)}",
-            hint=registered_names("agents").explain(kind) or f"known: {forms}",
+            hint=AGENTS.explain(kind) or f"known: {forms}",
         )
     keys = agent_keys()
     match kind:

@@ -8,9 +8,9 @@ from typing import Literal
 from msgspec import Struct
 
 from chargehand.agents.roles import Role, check_role_name, parse_role, shipped_roles
-from chargehand.app.config.keys import is_short_form, model_hint
-from chargehand.app.config.locations import user_config_path
-from chargehand.app.config.records import content_digest, trust_nothing
+from chargehand.configuration.keys import is_short_form, model_hint
+from chargehand.configuration.locations import user_config_path
+from chargehand.configuration.records import content_digest, trust_nothing
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError, NotFoundError, nearest
 from chargehand.workspace.depot import Depot

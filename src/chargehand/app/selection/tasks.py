@@ -9,8 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.agents.roles import DEVELOPER, Role
-from chargehand.app.config.areas import meet_areas
-from chargehand.app.config.records import ResolvedConfig
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import (
     WITHOUT_MODELS,
@@ -21,6 +19,8 @@ from chargehand.app.selection.choice import (
     specific_settings,
 )
 from chargehand.app.selection.roles import RoleCatalogue
+from chargehand.configuration.areas import meet_areas
+from chargehand.configuration.records import ResolvedConfig
 from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import ArtifactSink, KeySource

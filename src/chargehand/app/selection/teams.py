@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from chargehand.app.config.locations import user_config_path
+from chargehand.configuration.locations import user_config_path
 from chargehand.core.errors import ConfigError, NotFoundError, nearest
 from chargehand.missions.plan_documents import Team, parse_team
 

@@ -71,8 +71,8 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
     @contextlib.asynccontextmanager
     async def __call__(self, wanted: EndpointRequest, /) -> AsyncIterator[Endpoint]:
         """Serve the models of one attempt during the block; see `OpenGateway`."""
+        from chargehand.core.redaction import Redactor
         from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt, new_token
-        from chargehand.models.redaction import Redactor
         from chargehand.models.replay_cache import ReplayCache
 
         _raise_open_file_limit()

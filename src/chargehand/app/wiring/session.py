@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
-from chargehand.app.config.records import REPOSITORY_FILE, RepositoryFile, ResolvedConfig
 from chargehand.app.selection.agents import named_agent
 from chargehand.checks.detection import above
+from chargehand.configuration.records import REPOSITORY_FILE, RepositoryFile, ResolvedConfig
 from chargehand.core.config import AgentConfig
 from chargehand.core.ports import DriverName
 from chargehand.core.records import Base, TierChoice

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from chargehand.app.config.records import ResolvedConfig
+from chargehand.configuration.records import ResolvedConfig
 from chargehand.core.config import SandboxConfig, Strategy
 from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName

@@ -11,12 +11,12 @@ import click
 import msgspec
 
 from chargehand import __version__
-from chargehand.app.reading import StateReader
 from chargehand.cli.remote import following, rendering
 from chargehand.cli.remote.connection import RemoteAnswer, ServerConnection, check_url
 from chargehand.cli.remote.request import RemoteRequest
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
+from chargehand.reports.reading import StateReader
 from chargehand.server.commands import LOCAL_COMMANDS
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def _list_missions(request: RemoteRequest) -> int:
     document = request.ask(limit=limit).document
     request.out.document(document)
     if not request.out.as_json:
-        from chargehand.app.documents import MissionListDocument
         from chargehand.cli.mission import show_listed
+        from chargehand.reports.documents import MissionListDocument
 
         chosen = bool(request.parameters["statuses"] or request.parameters["since"])
         show_listed(request.out, convert_to(document, MissionListDocument), chosen=chosen)

@@ -89,8 +89,8 @@ def show_log(request: RemoteRequest) -> int:
 
 def mission_exit_code(request: RemoteRequest, document: dict[str, Any]) -> int:
     """Return the exit code for a mission's result."""
-    from chargehand.app.documents import MissionDetails
     from chargehand.cli.terminal.rendering import details_exit_code
+    from chargehand.reports.documents import MissionDetails
 
     details = request.ask_route("get_missions_mission", mission=document["mission"]).document
     return details_exit_code(convert_to(details, MissionDetails))

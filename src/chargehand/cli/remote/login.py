@@ -30,9 +30,9 @@ def login(url: str, insecure_http: bool, out: Output) -> None:
       chargehand login https://chargehand.example.org < token.txt
     """
     from chargehand.app.configuration import ServerLogin, keep_server_token
-    from chargehand.app.reading import StateReader
     from chargehand.cli.remote.connection import ServerConnection, check_url
     from chargehand.credentials.credentials import check_value
+    from chargehand.reports.reading import StateReader
 
     server = check_url(url, insecure=insecure_http)
     if sys.stdin.isatty():
@@ -61,8 +61,8 @@ def login(url: str, insecure_http: bool, out: Output) -> None:
 def logout(url: str, out: Output) -> None:
     """Delete the stored token for a server, which accepts it until it is revoked: chargehand token revoke."""
     from chargehand.app.configuration import remove_server_token
-    from chargehand.app.reading import StateReader
     from chargehand.cli.remote.connection import check_url
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         removed = remove_server_token(reader, check_url(url, insecure=True))

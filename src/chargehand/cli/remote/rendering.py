@@ -81,8 +81,8 @@ def show_rules(out: Output, document: Mapping[str, Any], *, cedar: bool) -> None
 
 def show_plan(out: Output, document: Mapping[str, Any], *, form: str | None) -> None:
     """Write the tasks of a mission, as a table or as a graph."""
-    from chargehand.app.story import PlanDocument
     from chargehand.cli.plan import show_plan_document
+    from chargehand.reports.story import PlanDocument
 
     show_plan_document(out, convert_to(document, PlanDocument), form)
 

@@ -104,7 +104,7 @@ def keep_traceback(error: Exception) -> str:
     places: list[str | None] = [None]
     # The fault may be the state directory itself, or an incomplete installation.
     with contextlib.suppress(ChargehandError, ImportError):
-        from chargehand.app.reading import state_home
+        from chargehand.reports.reading import state_home
 
         places.insert(0, str(state_home(os.environ) / "errors"))
     for directory in places:

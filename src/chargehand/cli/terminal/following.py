@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from chargehand.app.documents import event_document, event_step
 from chargehand.app.missions import follow_mission
-from chargehand.app.story import MissionStory, crew_rows, describe_event, follow_crew
 from chargehand.cli.terminal.conventions import wants_colour
 from chargehand.cli.terminal.output import local_time
 from chargehand.core.events import Event
 from chargehand.core.records import Reason
+from chargehand.reports.documents import event_document, event_step
+from chargehand.reports.story import MissionStory, crew_rows, describe_event, follow_crew
 
 if TYPE_CHECKING:
-    from chargehand.app.reading import StateReader
-    from chargehand.app.story import Crew
     from chargehand.cli.terminal.menu import WatchMenu
     from chargehand.cli.terminal.output import Output
     from chargehand.core.state import MissionState
     from chargehand.durable.actions import OutputLine
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.story import Crew
 
 _HINT = "Ctrl-C: pause, send a message, cancel"
 # Signals that end or stop a process and leave it time to restore the terminal.

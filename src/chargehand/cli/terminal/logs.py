@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from chargehand.app.reading import StateReader
 from chargehand.core.config import Config, LogConfig
 from chargehand.core.errors import ChargehandError
 from chargehand.core.log_fields import current_log_fields
+from chargehand.core.redaction import Redactor
 from chargehand.core.text import shown_path
-from chargehand.models.redaction import Redactor
+from chargehand.reports.reading import StateReader
 
 # For a log file that we open ourselves; the previous part is kept next to it.
 LARGEST_FILE = 10 << 20

@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
-from chargehand.app.documents import to_json
 from chargehand.cli.terminal.conventions import Detail, wants_colour
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.text import printable, shown_path
+from chargehand.reports.documents import to_json
 
 # A narrower cell would be unreadable: the terminal then wraps the line itself.
 _NARROWEST = 8

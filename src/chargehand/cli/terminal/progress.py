@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from chargehand.app.story import MissionStory, describe
 from chargehand.cli.terminal.conventions import wants_colour
 from chargehand.cli.terminal.interrupt import Stop, run_async
 from chargehand.cli.terminal.output import Output
@@ -26,6 +25,7 @@ from chargehand.core.mission_events import (
     VerdictGiven,
 )
 from chargehand.core.text import printable
+from chargehand.reports.story import MissionStory, describe
 
 if TYPE_CHECKING:
     from rich.spinner import Spinner

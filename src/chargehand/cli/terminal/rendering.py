@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chargehand.app.documents import MissionDetails, cause_document, mission_document
-from chargehand.app.outcome import (
+from chargehand.cli.terminal.output import Output, count_text, local_time
+from chargehand.core.records import Base, CheckResult, Export, Verdict
+from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
+from chargehand.core.text import printable, shown_path
+from chargehand.missions.causes import Cause, attempt_cause, mission_cause
+from chargehand.reports.documents import MissionDetails, cause_document, mission_document
+from chargehand.reports.outcome import (
     FailureDocument,
     ended_with_report,
     explain_failures,
@@ -18,11 +23,6 @@ from chargehand.app.outcome import (
     sums_differ,
     was_rolled_back,
 )
-from chargehand.cli.terminal.output import Output, count_text, local_time
-from chargehand.core.records import Base, CheckResult, Export, Verdict
-from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
-from chargehand.core.text import printable, shown_path
-from chargehand.missions.causes import Cause, attempt_cause, mission_cause
 from chargehand.workspace.merge import conflict_report
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ def preview_rollback(out: Output, mission: str, task: str | None, *, with_depend
     """Write the effect of a roll-back without doing it."""
     # A preview only reads: `App` would load everything that runs missions.
     from chargehand.app.checkpoints import preview_roll_back
-    from chargehand.app.reading import StateReader
+    from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         found = preview_roll_back(reader, mission, task=task, with_dependents=with_dependents)

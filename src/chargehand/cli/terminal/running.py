@@ -182,8 +182,8 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
 
 def leave_to_worker(app: App, out: Output, mission: str) -> int:
     """Ensure that a worker runs a recorded mission, and show how to follow it."""
-    from chargehand.app.documents import mission_document
     from chargehand.app.worker import ensure_worker
+    from chargehand.reports.documents import mission_document
 
     worker = ensure_worker(app)
     out.document(mission_document(app.mission_reader.state(mission)))

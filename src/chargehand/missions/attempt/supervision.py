@@ -22,12 +22,12 @@ from chargehand.core.errors import RefusedError
 from chargehand.core.events import encode_json
 from chargehand.core.mission_events import MessageSent, QuestionAnswered, QuestionAsked
 from chargehand.core.records import Reason
+from chargehand.core.redaction import Redactor
 from chargehand.missions._messages import ACKNOWLEDGE_SECONDS, CANCEL, GO_ON, OPTIONS
 from chargehand.missions._questions import answer_about, question_about
 from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services
-from chargehand.models.redaction import Redactor
 from chargehand.sandbox.contract import OnOutput, RunningProcess, Sandbox, ShowsProcesses, Stream
 from chargehand.workspace.space import AttemptQuota
 from chargehand.workspace.workspace import Workspace

@@ -1,1 +1,0 @@
-"""The generators of reference pages in docs/reference."""

@@ -1,0 +1,490 @@
+"""The table of configuration keys, and how their values are parsed and shown."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import shlex
+import tomllib
+from functools import cache
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from chargehand.core.amounts import (
+    LARGEST_AMOUNT,
+    LONGEST_SECONDS,
+    format_seconds,
+    parse_number,
+    parse_seconds,
+)
+from chargehand.core.config import (
+    ActionsConfig,
+    AgentConfig,
+    AlertsConfig,
+    EngineConfig,
+    ExtensionsConfig,
+    LimitsConfig,
+    LogConfig,
+    McpConfig,
+    ModelConfig,
+    ProjectConfig,
+    RoleConfig,
+    SandboxConfig,
+    ServerConfig,
+    TracesConfig,
+)
+from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.redaction import Redactor
+from chargehand.core.registry import registry_of
+from chargehand.core.text import late_pattern, printable
+from chargehand.network.allow_list import parse_rule
+
+Shape = Literal["text", "list", "integer", "number", "flag", "seconds", "choice"]
+SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
+    ("project", ProjectConfig),
+    ("limits", LimitsConfig),
+    ("sandbox", SandboxConfig),
+    ("engine", EngineConfig),
+    ("actions", ActionsConfig),
+    ("server", ServerConfig),
+    ("alerts", AlertsConfig),
+    ("log", LogConfig),
+    ("traces", TracesConfig),
+    ("extensions", ExtensionsConfig),
+)
+AGENTS = "agents"
+MODELS = "models"
+ROLES = "roles"
+MCP = "mcp"
+# The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`, `[mcp.NAME]`.
+NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig, MCP: McpConfig}
+ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# Placeholder for an entry's name in the table.
+NAME = "NAME"
+
+
+class ConfigKey(Struct, frozen=True, kw_only=True):
+    """One row of the table; `section` is `agents.NAME` and the like for the keys of entries."""
+
+    section: str
+    field: str
+    doc: str
+    meet: str
+    form: str
+    empty: str
+    host: bool
+    names: str
+    words: tuple[str, ...]
+    shape: Shape
+    default: Any
+
+    @property
+    def name(self) -> str:
+        """The dotted name."""
+        return f"{self.section}.{self.field}"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The accepted values of the shape `choice`: registered names and fixed words."""
+        return (*(registry_of(self.names).names() if self.names else ()), *self.words)
+
+
+_PLAIN: dict[type, Shape] = {str: "text", bool: "flag", int: "integer", float: "number"}
+
+
+def _make_rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    rows = []
+    # Every key needs a default: with one missing the two tuples differ in length.
+    for name, default in zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True):
+        hint, spec = get_args(hints[name])
+        kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
+        kind = kinds[0]
+        registry, *words = spec.names.split() or [""]
+        shape: Shape
+        if get_origin(kind) is Literal:
+            shape, words = "choice", list(get_args(kind))
+        elif registry:
+            shape = "choice"
+        elif get_origin(kind) is tuple:
+            shape = "list"
+        else:
+            shape = "seconds" if spec.form == "seconds" else _PLAIN[kind]
+        about = {**asdict(spec), "names": registry, "words": tuple(words)}
+        rows.append(ConfigKey(section=section, field=name, shape=shape, default=default, **about))
+    return tuple(rows)
+
+
+# Not at import: evaluating the annotations takes time that most commands need not spend.
+@cache
+def section_keys() -> dict[str, ConfigKey]:
+    """Return the keys of the plain sections by dotted name, in the order of the documentation."""
+    return {key.name: key for section, cls in SECTIONS for key in _make_rows(section, cls)}
+
+
+@cache
+def entry_keys(table: str) -> dict[str, ConfigKey]:
+    """Return the keys of the entries of `agents`, `models`, `roles` or `mcp` by field."""
+    return {key.field: key for key in _make_rows(f"{table}.{NAME}", NAMED[table])}
+
+
+def agent_keys() -> dict[str, ConfigKey]:
+    """Return the keys of `[agents.NAME]` by field."""
+    return entry_keys(AGENTS)
+
+
+def section_names() -> tuple[str, ...]:
+    """Return the names of all top-level tables."""
+    return (*(name for name, _ in SECTIONS), *NAMED)
+
+
+def find_key(dotted: str) -> ConfigKey | None:
+    """Return the row of a dotted name such as `limits.time` or `agents.fixer.command`."""
+    if dotted in section_keys():
+        return section_keys()[dotted]
+    table, _, field = dotted.rpartition(".")
+    section, _, name = table.partition(".")
+    if section in NAMED and ENTRY_NAME.fullmatch(name):
+        return entry_keys(section).get(field)
+    return None
+
+
+def known_names() -> tuple[str, ...]:
+    """Return every dotted name, with NAME in place of an entry's name."""
+    return (*section_keys(), *(key.name for table in NAMED for key in entry_keys(table).values()))
+
+
+LARGEST_TOKENS = 100_000_000
+_FLAGS = {"true": True, "false": False}
+_IN_RANGE = "choose a number in that range"
+# A zero byte ends an argument for execve(2); lone surrogates cannot be written to the log, which is UTF-8.
+_ARGUMENT = r"[^\x00\ud800-\udfff]"
+_PRINTED = r"[^\x00-\x1f\x7f\ud800-\udfff]"
+_NOT_IN_HTTP = late_pattern(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def config_error(place: str, message: str, hint: str = "") -> ConfigError:
+    """Return the error for something wrong at `place`: a file and line, a variable or an option."""
+    return ConfigError(f"{place}: {message}", hint=hint)
+
+
+def format_value(value: object) -> str:
+    """Return `value` in a notation close to TOML and Python, at most 100 characters and safe to print."""
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # thousands of digits, thousands of levels
+        text = f"<{type(value).__name__}>"
+    return printable(text if len(text) <= 100 else text[:97] + "…")
+
+
+def format_key_value(key: ConfigKey, value: object) -> str:
+    """Return a key's value as a person writes it: durations as `30m`, `-` for `None`."""
+    if value is None:
+        return "-"
+    if key.shape == "seconds" and isinstance(value, int | float):
+        return format_seconds(value)
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_value(key: ConfigKey, value: object, place: str) -> Any:
+    """Return the parsed value of `key` for a typed value, from TOML or a caller.
+
+    Raises `ConfigError` with the expected form and the value.
+    """
+    match key.shape:
+        case "text":
+            if not isinstance(value, str):
+                raise _wrong_value(key, "a string", value, place, 'put it in quotes: "…"')
+            _check_form(key, value, place)
+            return value
+        case "choice":
+            return _parse_choice(key, value, place)
+        case "integer" | "number":
+            return _parse_number(key, value, place)
+        case "flag":
+            if not isinstance(value, bool):
+                raise _wrong_value(key, "true or false", value, place, "write it without quotes")
+            return value
+        case "seconds":
+            seconds = parse_seconds(value)
+            if seconds is None:
+                raise _wrong_value(
+                    key, "a duration", value, place, "write '90s', '30m', '2h', '1h30m' or a number of seconds"
+                )
+            if not 0 < seconds <= LONGEST_SECONDS:
+                raise _wrong_value(
+                    key, f"more than 0 and at most {format_seconds(LONGEST_SECONDS)}", value, place, _IN_RANGE
+                )
+            return seconds
+    return _parse_list(key, value, place)
+
+
+def parse_text(key: ConfigKey, text: str, place: str) -> Any:
+    """Return the parsed value of `key` for a text from the environment or the command line.
+
+    Lists are TOML (`["a", "b"]`) or separated by commas; numbers and durations are plain.
+    """
+    stripped = text.strip()
+    value: object = text
+    if key.shape == "list" and stripped.startswith("["):
+        try:
+            value = tomllib.loads(f"value = {stripped}")["value"]
+        except (ValueError, RecursionError) as error:
+            message = f"{key.name} starts like a TOML list but is not one: {format_value(stripped)}"
+            raise config_error(place, message, 'write ["a", "b"] or a,b') from error
+    elif key.shape == "list" and key.form == "argv" and "," not in stripped:
+        # One word is a program; several words are a command line, which is refused with a hint.
+        value = stripped if len(stripped.split()) > 1 else [stripped]
+    elif key.shape == "list":
+        value = [part.strip() for part in stripped.split(",") if part.strip()]
+    elif key.shape == "integer":
+        # A longer number stays text and is refused below: Python does not parse thousands of digits.
+        value = int(stripped) if re.fullmatch(r"-?[0-9]{1,18}", stripped) else text
+    elif key.shape == "number":
+        number = parse_number(stripped)
+        value = text if number is None else number
+    elif key.shape == "flag":
+        value = _FLAGS.get(stripped.lower(), text)
+    return parse_value(key, value, place)
+
+
+def _wrong_value(key: ConfigKey, what: str, value: object, place: str, hint: str = "") -> ConfigError:
+    return config_error(place, f"{key.field} must be {what}, got {format_value(value)}", hint)
+
+
+def _parse_choice(key: ConfigKey, value: object, place: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong_value(key, "a string", value, place, "one of: " + ", ".join(key.choices))
+    if key.field == "tier" and value == "isolate":
+        raise config_error(
+            place,
+            "the tier 'isolate' runs snippets, not agents or commands",
+            "use --sandbox process or container; `chargehand exec --snippet FILE` runs a snippet",
+        )
+    if value not in key.choices:
+        what = f"unknown agent {key.field}" if key.section.startswith("agents.") else f"unknown {key.field}"
+        guess = nearest(value, key.choices)
+        hint = guess if guess.startswith("known") else f"{guess} known: {', '.join(key.choices)}"
+        offered = registry_of(key.names).explain(value) if key.names else ""
+        raise config_error(place, f"{what} {format_value(value)}", offered or hint)
+    return value
+
+
+def _parse_number(key: ConfigKey, value: object, place: str) -> float:
+    """Return a count from 1, or an amount of USD; a budget of 0 would forbid every call, so it is refused."""
+    if key.shape == "integer":
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _wrong_value(key, "a whole number", value, place, "write it in digits, such as 3")
+        largest = {"tokens": LARGEST_TOKENS, "percent": 100}.get(key.form, LARGEST_AMOUNT)
+        if not 1 <= value <= largest:
+            raise _wrong_value(key, f"from 1 to {largest}", value, place, _IN_RANGE)
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong_value(key, "a number", value, place, "write an amount in USD, such as 2.5")
+    budget = key.form == "budget"
+    if not (0 <= value <= LARGEST_AMOUNT and math.isfinite(value)) or (budget and value == 0):
+        what = f"more than 0 and at most {LARGEST_AMOUNT} USD" if budget else f"from 0 to {LARGEST_AMOUNT} USD"
+        raise _wrong_value(key, what, value, place, _IN_RANGE)
+    return float(value)
+
+
+def _parse_list(key: ConfigKey, value: object, place: str) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise _wrong_value(key, "a list of strings", value, place, _list_hint(key, value))
+    for item in value:
+        if not isinstance(item, str):
+            message = f"{key.field} must be a list of strings, but contains {format_value(item)}"
+            raise config_error(place, message, 'write ["a", "b"]')
+    if key.form == "argv":
+        if not value or not value[0].strip():
+            hint = 'write ["program", "argument", …]'
+            raise config_error(place, f"{key.field} names no program: {format_value(value)}", hint)
+        for item in value:
+            if not re.fullmatch(f"{_ARGUMENT}*", item):
+                message = f"{key.field} contains a character that no argument can have: {format_value(item)}"
+                raise config_error(place, message, "remove it")
+        return tuple(value)
+    items: dict[str, None] = {}
+    for item in value:
+        if key.form == "host":
+            # Normalised, as rules are compared in that form; an invalid rule is kept for the error message.
+            with contextlib.suppress(ConfigError):
+                item = str(parse_rule(item))
+        _check_form(key, item, place)
+        items[item] = None
+    return tuple(items)
+
+
+def _list_hint(key: ConfigKey, value: object) -> str:
+    """Return a hint that shows a string as the list that was expected."""
+
+    def quoted(text: str) -> str:
+        return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    if not isinstance(value, str):
+        return ""
+    if key.form != "argv":
+        return f"write [{quoted(value)}]"
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = value.split()
+    return "a command does not go through a shell: write [" + ", ".join(map(quoted, words)) + "]"
+
+
+def _check_form(key: ConfigKey, item: str, place: str) -> None:
+    """Raise `ConfigError` if a text does not match the key's form."""
+    rows = (row for row in _FORMS if key.form in row[0].split() and not row[1].fullmatch(item))
+    _, _, problem, hint = next(rows, ("", None, "", ""))
+    if key.form == "host":
+        try:
+            parse_rule(item)
+        except ConfigError as error:
+            problem, hint = f"not a rule for hosts ({error.message.rpartition(': ')[2]})", error.hint
+    elif key.form == "http" and not _is_plain_address(item):
+        problem = "not a plain http address"
+        hint = "write 'https://example.org/v1', without user, password, '?' and '#'; 'key' names the secret"
+    elif key.form == "variable" and not problem and Redactor().text(text := item.partition("=")[2]) != text:
+        problem = "a variable that seems to contain a secret"
+        hint = "sandboxes get no secrets: the agent could read them"
+    if not problem:
+        return
+    # A wrong address, key or variable may hold a password: it is not repeated.
+    hidden = key.form in {"http", "secret", "variable"}
+    if key.shape == "list":
+        subject = "an entry" if hidden else format_value(item)
+        raise config_error(place, f"{key.field}: {subject} is {problem}", hint)
+    raise config_error(place, f"{key.field} is {problem}" + ("" if hidden else f": {format_value(item)}"), hint)
+
+
+def _is_plain_address(item: str) -> bool:
+    try:
+        parts = urlsplit(item)
+        plain = bool(parts.hostname) and parts.username is None and parts.port != 0
+    except ValueError:
+        return False
+    return plain and parts.scheme in {"http", "https"} and not _NOT_IN_HTTP.search(item)
+
+
+_SEGMENT = r"(?!\.{1,2}(?:/|\Z))[^/]+"
+# For the forms named first: the pattern for the full text, the problem otherwise, and a hint.
+_FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
+    ("command agent", late_pattern(r".*\S.*", re.DOTALL), "an empty command", ""),
+    # An empty text means that no setup is wanted.
+    ("setup", late_pattern(r"|.*\S.*", re.DOTALL), "an empty command", ""),
+    (
+        "command agent setup",
+        late_pattern(rf"{_ARGUMENT}*"),
+        "a command with a character that no command can contain",
+        "",
+    ),
+    (
+        "area",
+        late_pattern(r"\S(?:.*\S)?", re.DOTALL),
+        "a pattern that is empty or has blanks at its ends",
+        "",
+    ),
+    (
+        "area",
+        late_pattern(r"[^!].*", re.DOTALL),
+        "a negated pattern",
+        "list paths that must not change in project.forbid",
+    ),
+    (
+        "area",
+        late_pattern(r"[^#].*", re.DOTALL),
+        "a pattern that starts with '#'",
+        "write '\\#…' for a name that starts with it",
+    ),
+    ("area", late_pattern(rf"{_PRINTED}*"), "a pattern with a control character", ""),
+    (
+        "area",
+        late_pattern(f"/?{_SEGMENT}(?:/{_SEGMENT})*/?"),
+        "a pattern that is not a plain path below the repository",
+        "write 'src/**', '/Makefile', '*.md'",
+    ),
+    (
+        "variable",
+        late_pattern(rf"[A-Za-z_][A-Za-z0-9_]{{0,127}}={_ARGUMENT}*"),
+        "not a variable",
+        "write 'NAME=value'",
+    ),
+    (
+        "path",
+        late_pattern(rf"/{_PRINTED}*"),
+        "not an absolute path",
+        "write the full path, such as '/opt/tools/bin'",
+    ),
+    (
+        "url",
+        late_pattern(rf"postgres(?:ql)?://{_PRINTED}*"),
+        "not the address of a PostgreSQL database",
+        "write 'postgresql://user@host/database'",
+    ),
+    (
+        "name",
+        late_pattern(r"[A-Za-z0-9_.:/-]{1,128}"),
+        "not a name",
+        "use at most 128 letters, digits and '_.:/-'",
+    ),
+    (
+        "secret",
+        late_pattern(r"[A-Z][A-Z0-9_]{1,63}"),
+        "not the name of a secret",
+        "store the key itself with `chargehand secret set OPENAI_API_KEY` and write that name here",
+    ),
+    ("model", late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
+    ("login", late_pattern(r"[!-~]{1,256}"), "not a name to log in with", ""),
+    # The address is inserted into a header and an SMTP command: no blank, line break or end-of-address character.
+    (
+        "mail",
+        late_pattern(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,190}"),
+        "not a mail address",
+        "write it plainly, such as 'ops@example.org'",
+    ),
+    (
+        "server",
+        late_pattern(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"),
+        "not a server",
+        "write 'mail.example.org' or 'mail.example.org:587'",
+    ),
+    (
+        "modality",
+        late_pattern("text|image|pdf|audio|video"),
+        "not a kind of content",
+        "known: text, image, pdf, audio, video",
+    ),
+)
+
+
+def is_short_form(model: str) -> bool:
+    """Return whether a text has the form `PROVIDER:MODEL`, such as `ollama:qwen3:8b`."""
+    provider, colon, rest = model.partition(":")
+    return bool(colon and rest) and provider in _short_form_providers()
+
+
+def _short_form_providers() -> list[str]:
+    """Return the providers with a known address, for which `provider:model` is sufficient."""
+    providers = registry_of("providers")
+    return [name for name in providers.names() if providers.find(name).address]
+
+
+def model_hint(model: str, names: list[str]) -> str:
+    """Return a hint with the nearest known model name, and the ways to name a model."""
+    forms = "or write " + " or ".join(f"{provider}:MODEL" for provider in _short_form_providers())
+    guess = nearest(model, names)
+    known = f"{guess} known: {', '.join(sorted(names))}" if guess.startswith("did") else guess
+    return f"{known}; configure one with [{MODELS}.NAME], {forms}"

@@ -1,0 +1,1 @@
+"""What is read and told of a state directory: documents, progress, reports, statistics, traces and alerts."""
