@@ -39,7 +39,6 @@ from chargehand.core.config import (
     TracesConfig,
 )
 from chargehand.core.errors import ConfigError, nearest
-from chargehand.core.redaction import Redactor
 from chargehand.core.registry import registry_of
 from chargehand.core.text import late_pattern, printable
 from chargehand.network.allow_list import parse_rule
@@ -357,7 +356,7 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
     elif key.form == "http" and not _is_plain_address(item):
         problem = "not a plain http address"
         hint = "write 'https://example.org/v1', without user, password, '?' and '#'; 'key' names the secret"
-    elif key.form == "variable" and not problem and Redactor().text(text := item.partition("=")[2]) != text:
+    elif key.form == "variable" and not problem and _has_secret(item.partition("=")[2]):
         problem = "a variable that seems to contain a secret"
         hint = "sandboxes get no secrets: the agent could read them"
     if not problem:
@@ -368,6 +367,12 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
         subject = "an entry" if hidden else format_value(item)
         raise config_error(place, f"{key.field}: {subject} is {problem}", hint)
     raise config_error(place, f"{key.field} is {problem}" + ("" if hidden else f": {format_value(item)}"), hint)
+
+
+def _has_secret(text: str) -> bool:
+    from chargehand.core.redaction import Redactor
+
+    return Redactor().text(text) != text
 
 
 def _is_plain_address(item: str) -> bool:
