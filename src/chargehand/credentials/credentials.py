@@ -210,11 +210,6 @@ class SecretsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @classmethod
-    def of(cls, setup: KeySetup) -> SecretsFile:
-        """Return the user's file."""
-        return cls(setup.directory / "secrets.json")
-
     def get(self, name: str) -> str | None:
         """Return the secret, `None` if it is not in the file."""
         return self.load().secrets.get(name)
@@ -411,4 +406,4 @@ class EnvironmentKeys:
 KEY_SOURCES: Registry[Callable[[KeySetup], KeySource]] = Registry("key_sources", "source of keys")
 KEY_SOURCES.register("environment", lambda: lambda setup: EnvironmentKeys(setup.environ), "the environment")
 KEY_SOURCES.register("keyring", lambda: lambda setup: SystemKeyring(), "the system's keyring")
-KEY_SOURCES.register("file", lambda: SecretsFile.of, "secrets.json beside the configuration")
+KEY_SOURCES.register("file", lambda: lambda setup: SecretsFile(setup.directory / "secrets.json"), "secrets.json")

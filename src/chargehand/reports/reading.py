@@ -56,24 +56,13 @@ LAST = "last"
 def find_registry(kind: str) -> Registry[Any]:
     """Return the registry of a kind whose names are values of keys of the configuration."""
     # Imported only to check or show such a value.
-    match kind:
-        case "agents":
-            from chargehand.agents.kinds import AGENTS
+    from chargehand.agents.clis import SPECS
+    from chargehand.agents.kinds import AGENTS
+    from chargehand.models.known_providers import PROVIDERS
+    from chargehand.sandbox.tiers import TIERS
 
-            return AGENTS
-        case "clis":
-            from chargehand.agents.clis import SPECS
-
-            return SPECS
-        case "providers":
-            from chargehand.models.known_providers import PROVIDERS
-
-            return PROVIDERS
-        case "tiers":
-            from chargehand.sandbox.tiers import TIERS
-
-            return TIERS
-    raise LookupError(kind)
+    found: dict[str, Registry[Any]] = {"agents": AGENTS, "clis": SPECS, "providers": PROVIDERS, "tiers": TIERS}
+    return found[kind]
 
 
 class StateReader:
