@@ -15,8 +15,8 @@ from benchmarks.measure import Result, Side, Taken, compare, settle
 from benchmarks.mission_kit import MissionKit
 from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
-from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.plan_events import PlanMade, PlanProgress, TaskMerged, TaskStarted
 from chargehand.core.plans import Plan, Task
 from chargehand.missions.coordination.decisions import decide

@@ -20,7 +20,7 @@ from tests.integration.test_slots_attempts import LIMIT, until
 
 from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
-from chargehand.app.runs import RunRequest
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.mission_events import MissionResumed
 from chargehand.core.state import MissionState
 from chargehand.missions.missions import Missions

@@ -30,8 +30,8 @@ from chargehand.app.missions import (
     roll_back_mission,
 )
 from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
-from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import ApprovalGiven, MergeConflicted

@@ -21,7 +21,7 @@ from tests.crash_kit import CrashKit, kill_some, nothing_survives, once_only, sa
 
 from chargehand.app.missions import answer_question
 from chargehand.app.requests import plan_request, record_mission
-from chargehand.app.runs import RunRequest
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import HeadSigned
 from chargehand.core.plan_events import PLAN_EVENTS, ReviewStarted, TaskDelegated, TaskMerged, TaskStarted

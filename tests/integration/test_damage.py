@@ -20,8 +20,9 @@ from tests.integration.command_line import MEND, Cli, repository
 from tests.saved_state import ask
 
 from chargehand.app.composition import App
-from chargehand.app.runs import RunRequest, record_mission
+from chargehand.app.runs import record_mission
 from chargehand.cli.main import chargehand
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import InfrastructureError
 from chargehand.store.audit import verify
 from chargehand.store.store import open_store

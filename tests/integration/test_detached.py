@@ -20,9 +20,10 @@ from tests.unit.older_stores import as_of_version_6
 
 from chargehand.app import worker
 from chargehand.app.composition import App
-from chargehand.app.runs import RunOutcome, RunRequest, RunStart, prepare_run, run_mission
+from chargehand.app.runs import RunOutcome, RunStart, prepare_run, run_mission
 from chargehand.app.worker import start_worker
 from chargehand.cli.terminal.logs import LARGEST_FILE
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Event, Payload
 from chargehand.missions.journal import claim_mission

@@ -23,8 +23,8 @@ from tests.used_state import used_state
 from chargehand.app.composition import App
 from chargehand.app.missions import answer_question, cancel_mission
 from chargehand.app.requests import plan_request, record_mission
-from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.attempt_events import SandboxClosed, SandboxOpened
 from chargehand.core.events import read_payload
 

@@ -19,8 +19,8 @@ from tests.crash_kit import MARK, CrashKit, sleepers, wait_until, wake
 from chargehand.app.composition import App
 from chargehand.app.missions import cancel_mission, pause_mission, resume_mission
 from chargehand.app.requests import change_plan, plan_request, record_mission
-from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import MissionAllowed, MissionQueued
 from chargehand.core.records import Reason

@@ -20,8 +20,8 @@ from chargehand.app import worker
 from chargehand.app.composition import App
 from chargehand.app.missions import promote_mission
 from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
-from chargehand.app.runs import RunRequest
 from chargehand.app.worker import Worker
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.attempt_events import MessageDelivered
 from chargehand.core.clock import SystemClock
 from chargehand.core.mission_events import CancelAsked, MissionFinished, QuestionAsked, QuestionExpired

@@ -19,7 +19,7 @@ from tests.crash_kit import CrashKit, nothing_survives, sample
 
 from chargehand.app.composition import App
 from chargehand.app.requests import change_plan, plan_request, record_mission
-from chargehand.app.runs import RunRequest
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError
 from chargehand.core.events import read_payload
 from chargehand.core.plan_events import PlanMade, PlannerStarted, PlanProposed, TaskEnded, TaskHeld

@@ -15,7 +15,7 @@ from tests.conftest import git, make_repository
 
 from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
-from chargehand.app.runs import RunRequest
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.core.plan_events import TaskEnded, TaskMerged, TaskReturned, TaskReviewed, TaskStarted

@@ -14,7 +14,8 @@ from tests.integration.command_line import FILES, Cli, repository
 from chargehand.app.composition import App
 from chargehand.app.missions import resume_mission
 from chargehand.app.requests import ForkRequest, fork_mission
-from chargehand.app.runs import RunRequest, record_mission
+from chargehand.app.runs import record_mission
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError, RefusedError, TierUnavailableError
 
 ABSENT = "no-such-program"

@@ -24,8 +24,9 @@ from test_cli_help import COMMANDS
 
 from chargehand.app.composition import App
 from chargehand.app.missions import message_document
-from chargehand.app.runs import RunRequest, record_mission
+from chargehand.app.runs import record_mission
 from chargehand.cli.main import chargehand, write_what_streams_take
+from chargehand.configuration.run_options import RunRequest
 
 ESCAPE = "\x1b["
 _END = "\x04"

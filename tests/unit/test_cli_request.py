@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from chargehand.app.runs import (
     RoleAssignment,
-    RunRequest,
     assign_role,
     branch_slug,
     build_request,
@@ -28,6 +27,7 @@ from chargehand.app.wiring.session import WorkPlaces
 from chargehand.configuration.locations import UserFile
 from chargehand.configuration.records import OptionValue, ResolvedConfig
 from chargehand.configuration.resolve import resolve
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.core.records import MissionRequest
 from chargehand.store.store import Store, open_store

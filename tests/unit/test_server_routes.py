@@ -19,6 +19,7 @@ from tests.server_kit import environment, record_missions
 from tests.unit.core_strategies import payloads
 
 from chargehand.app.missions import ListRequest, list_missions, read_transcript
+from chargehand.configuration.run_options import run_options
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.events import Payload, decode
 from chargehand.core.mission_events import (
@@ -71,20 +72,7 @@ def test_a_commands_parameters_lead_to_arguments_of_its_routes(command: str) -> 
 
 REFUSED = {
     # options that a server does not accept, and why
-    "run": {  # they name files here, weaken the project's requirements, or act for the person at the machine
-        *(
-            "accept_known",
-            "only_checks",
-            "check_files",
-            "outside_checks",
-            "outside_files",
-            "sandbox",
-            "strategy",
-            "partial",
-            "apply",
-        ),
-        "red_base",
-    },
+    "run": {"accept_known", *(name for name, option in run_options().items() if option.withheld)},
     "mission plan": {"file"},
     "mission report": {"otlp"},  # a server sends its traces to a collector by itself
     "audit verify": {"export"},

@@ -8,7 +8,8 @@ import pytest
 
 from chargehand.agents.roles import DEVELOPER
 from chargehand.app.composition import App
-from chargehand.app.runs import RunRequest, assign_role, build_request
+from chargehand.app.runs import assign_role, build_request
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.plans import PLANNER, Task
 from chargehand.core.records import MissionRequest
 

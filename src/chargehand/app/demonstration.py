@@ -29,8 +29,9 @@ from chargehand.app.demo.project import (
     write_files_beside,
 )
 from chargehand.app.demo.script import FORK_AT, MODEL, STUBBORN
-from chargehand.app.runs import RunOutcome, RunRequest
+from chargehand.app.runs import RunOutcome
 from chargehand.configuration.locations import user_config_path
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.missions.fork import create_fork

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -10,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from chargehand.app import runs
-from chargehand.app.runs import RunRequest, request_text
+from chargehand.app.runs import request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
 from chargehand.configuration.areas import meet_areas
 from chargehand.configuration.records import ResolvedConfig
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import read_payload
 from chargehand.core.ids import keyed_id
@@ -75,7 +76,7 @@ def _resolve_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | Pla
     if request.plan == AUTO_PLAN:
         if request.team is not None:
             raise UsageError("--team and --plan auto both define the steps", hint="leave one of them out")
-        return replace(request, text=request_text(request), file=None), PlanWanted()
+        return dataclasses.replace(request, text=request_text(request), file=None), PlanWanted()
     from chargehand.app.selection.teams import find_team
     from chargehand.missions.plan_documents import plan_for_team, with_team
 
@@ -100,7 +101,7 @@ def _resolve_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | Pla
         whole = f"{text}\n\n{only.text}" if said and text != only.text else only.text
         covered = [each.text for each in plan.obligations if each.id in only.covers]
         duties = "".join(f"\n- {each}" for each in (*covered, *only.acceptance))
-        return replace(
+        return dataclasses.replace(
             request,
             text=f"{whole}\n\nIt is done when:{duties}" if duties else whole,
             file=None,
@@ -115,7 +116,9 @@ def _resolve_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | Pla
     reviews = {role for task in plan.tasks for role in task.reviewers}
     named = all(task.agent for task in plan.tasks) and all(plan.member(role).agent for role in reviews)
     # If every task and review names its agent, the request needs no agent.
-    return replace(request, text=text, file=None, agent=request.agent or (only.agent if named else None)), plan
+    return dataclasses.replace(
+        request, text=text, file=None, agent=request.agent or (only.agent if named else None)
+    ), plan
 
 
 def record_mission(
@@ -232,17 +235,6 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     asked: str
 
 
-def client_request(given: msgspec.Struct, *, text: str, repo: Path | None) -> RunRequest:
-    """Convert a client's record to a request: its fields mean the same as those of `RunRequest`.
-
-    Numbers become the texts that a person would write.
-    """
-    fields = {name: getattr(given, name) for name in RunRequest.__struct_fields__ if hasattr(given, name)}
-    numbers = {name: repr(fields[name]) for name in ("budget", "attempts") if fields.get(name) is not None}
-    # No person is at a terminal. `yes` grants no trust: a request that needs a person's trust is refused.
-    return RunRequest(**(fields | numbers | {"text": text, "repo": repo, "yes": True}))
-
-
 def record_once(
     app: App,
     request: RunRequest,
@@ -296,8 +288,8 @@ def key_request(app: App, request: RunRequest, key: str) -> tuple[RunRequest, Id
             f"--idempotency-key: {key!r} is empty or has characters that are not printable",
             hint="use a short text, a different one for each request",
         )
-    request = replace(request, text=request_text(request), file=None)
-    meant = replace(request, repo=(app.cwd / (request.repo or ".")).resolve(), yes=False, detach=True)
+    request = dataclasses.replace(request, text=request_text(request), file=None)
+    meant = dataclasses.replace(request, repo=(app.cwd / (request.repo or ".")).resolve(), yes=False, detach=True)
     content = msgspec.json.encode(meant, order="sorted", enc_hook=str)
     return request, IdempotencyKey("run", key, hashlib.sha256(content).hexdigest())
 
@@ -423,7 +415,7 @@ def _follow_up_promoted(
             branch=applied,
         ),
     )
-    request = replace(
+    request = msgspec.structs.replace(
         state.request,
         text=text,
         slug=branch_slug(text),

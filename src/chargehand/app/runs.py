@@ -23,7 +23,8 @@ from chargehand.app.selection.roles import RoleCatalogue, RoleFile
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import require_tier
 from chargehand.configuration.areas import meet_areas
-from chargehand.configuration.records import OptionValue, ResolvedConfig
+from chargehand.configuration.records import ResolvedConfig
+from chargehand.configuration.run_options import RunRequest
 from chargehand.configuration.trust import ConfirmTrust, add_stranger, require_trust, settle_trust
 from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError, UsageError
@@ -51,63 +52,6 @@ _LARGEST_REQUEST_BYTES = 100_000
 _LARGEST_CHECK_FILE_BYTES = 64 << 20
 _FILE_HINT = "name a file of UTF-8 text, or - for stdin"
 _HOST_HINT = "name a file of this machine that you can read"
-
-
-class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of a run; every interface (command line, MCP, REST) takes its fields from here.
-
-    Durations, amounts of money and counts are texts as a person writes them (`30m`, `2.50`): the configuration
-    parses them, with the same errors everywhere. `file` is read instead of `text`; `yes` suppresses questions and
-    grants nothing. Without `red_base` the project's policy applies; if that is to ask, the question comes before
-    the work if a person is there to answer (`interactive`), otherwise at its end. `directory` is relative to the
-    current directory, with `repo` to the top of the repository. `plan` is a file with the tasks of the request, or
-    `auto` for a planner. `team` assigns agents to roles; `break_at` has the breakpoints, separated by commas.
-    """
-
-    text: str | None = None
-    file: str | None = None
-    repo: Path | None = None
-    directory: str | None = None
-    base: str | None = None
-    agent: str | None = None
-    model: str | None = None
-    role: str | None = None
-    budget: str | None = None
-    checks: tuple[str, ...] = ()
-    only_checks: tuple[str, ...] = ()
-    check_files: tuple[str, ...] = ()
-    outside_checks: tuple[str, ...] = ()
-    outside_files: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    forbid: tuple[str, ...] = ()
-    time: str | None = None
-    attempts: str | None = None
-    sandbox: str | None = None
-    strategy: str | None = None
-    partial: bool = False
-    apply: bool = False
-    red_base: RedBase | None = None
-    interactive: bool = False
-    plan: str | None = None
-    team: str | None = None
-    break_at: str | None = None
-    detach: bool = False
-    yes: bool = False
-
-    def configuration(self) -> Mapping[str, OptionValue]:
-        """Return the options that are configuration keys, by dotted key."""
-        return {
-            "project.checks": OptionValue(value=self.checks, name="--check"),
-            "only_checks": OptionValue(value=self.only_checks, name="--only-check"),
-            "project.outside_checks": OptionValue(value=self.outside_checks, name="--outside-check"),
-            "project.allow": OptionValue(value=self.allow, name="--allow"),
-            "project.forbid": OptionValue(value=self.forbid, name="--forbid"),
-            "project.strategy": OptionValue(value=self.strategy, name="--strategy"),
-            "limits.time": OptionValue(value=self.time, name="--time"),
-            "limits.attempts": OptionValue(value=self.attempts, name="--attempts"),
-            "limits.budget_usd": OptionValue(value=self.budget, name="--budget"),
-            "sandbox.tier": OptionValue(value=self.sandbox, name="--sandbox"),
-        }
 
 
 def request_text(options: RunRequest) -> str:

@@ -11,8 +11,9 @@ from chargehand.cli.terminal.options import json_option
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.app.demonstration import OnEvent, StoryLine
-    from chargehand.app.runs import RunOutcome, RunRequest
+    from chargehand.app.runs import RunOutcome
     from chargehand.cli.terminal.output import Output
+    from chargehand.configuration.run_options import RunRequest
     from chargehand.core.state import MissionState
 
 

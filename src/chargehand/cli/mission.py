@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chargehand.cli.terminal.options import (
+    RequestCommand,
     detail_options,
+    follow_up_options,
     json_option,
     mission_argument,
     named_mission_argument,
     task_option,
-    time_option,
 )
 
 if TYPE_CHECKING:
@@ -427,13 +428,10 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
         return show_outcome(app, out, continue_with_answers(app, out, continue_mission(app, out, made)))
 
 
-@mission.command("continue")
+@mission.command("continue", cls=RequestCommand)
 @named_mission_argument
 @click.argument("text")
-@click.option("--attempts", metavar="N", help="At most this many further attempts.")
-@time_option
-@click.option("--budget", metavar="USD", help="New limit for the cost of the whole mission.")
-@click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
+@follow_up_options
 @detail_options
 @json_option
 def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str | None) -> int:

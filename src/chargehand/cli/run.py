@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chargehand.cli.terminal.options import (
-    base_option,
+    RequestCommand,
     detail_options,
     json_option,
-    repo_option,
-    role_option,
-    time_option,
+    request_options,
 )
 
 if TYPE_CHECKING:
@@ -20,68 +18,17 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 
-@click.command()
+@click.command(cls=RequestCommand)
 @click.argument("text", required=False)
-@click.option("--file", metavar="F", help="Read the request from a file, or from stdin with '-'.")
-@repo_option
-@click.option("--dir", "directory", metavar="DIR", help="Work in the project of this directory; '/' is the top.")
-@base_option
-@click.option("--agent", metavar="NAME", help="A configured agent, 'native', or 'command:PROGRAM ARG…'.")
-@click.option("--model", metavar="NAME", help="The first model to use: of [models], or PROVIDER:MODEL.")
-@click.option("--budget", metavar="USD", help="Spend at most this much on models.")
-@click.option("--check", "checks", multiple=True, metavar="CMD", help="An additional check that must pass.")
-@role_option
-@click.option(
-    "--only-check", "only_checks", multiple=True, metavar="CMD", help="A check that replaces the project's own."
-)
-@click.option(
-    "--check-file", "check_files", multiple=True, metavar="HOST:PATH", help="A file only the checks see, at PATH."
-)
-@click.option(
-    "--outside-check",
-    "outside_checks",
-    multiple=True,
-    metavar="CMD",
-    help="A check outside the tree, in its own sandbox; `under-test CMD` runs CMD in the tree's.",
-)
-@click.option(
-    "--outside-file",
-    "outside_files",
-    multiple=True,
-    metavar="HOST:PATH",
-    help="A file only the outside checks see, at PATH.",
-)
-@click.option("--allow", multiple=True, metavar="AREA", help="Allow changes only in this area (as in .gitignore).")
-@click.option("--forbid", multiple=True, metavar="AREA", help="Forbid changes in this area.")
-@time_option
-@click.option("--attempts", metavar="N", help="At most this many attempts.")
-@click.option("--sandbox", metavar="TIER", help="The sandbox tier: process, container or vm.")
-@click.option("--strategy", metavar="NAME", help="How workspaces are made: shadow or direct.")
-@click.option("--partial", is_flag=True, help="Promote the rest after reverting violating files.")
-@click.option("--apply", is_flag=True, help="Also fast-forward the branch that is checked out.")
-@click.option(
-    "--red-base",
-    type=click.Choice(("go", "ask", "later", "accept_known", "stop")),
-    help="If checks already fail on the base: fixing them is the request (go), ask before or after the work, "
-    "accept these failures, or stop (default: project.red_base, which asks: at a terminal before, else after).",
-)
+@request_options()
 @click.option(
     "--accept-known",
     is_flag=True,
     help="Accept failures that the base already has: short for --red-base accept_known.",
 )
-@click.option("--team", metavar="NAME", help="Team for the request: its roles in order, and its reviewers.")
-@click.option(
-    "--plan", metavar="FILE", help="The tasks of the work, as YAML or JSON; 'auto': a planner makes them."
-)
-@click.option(
-    "--break-at", metavar="WHERE", help="Pause before these: plan, promote, step, task:ID (with commas between)."
-)
-@click.option("--detach", is_flag=True, help="Return at once; a background worker runs it.")
 @click.option(
     "--idempotency-key", metavar="KEY", help="With --detach: the same key again returns the same mission."
 )
-@click.option("--yes", is_flag=True, help="Ask nothing; this never grants trust.")
 @detail_options
 @json_option
 def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
@@ -97,7 +44,6 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
     from chargehand.app.composition import App
     from chargehand.app.missions import start_needed_worker
     from chargehand.app.requests import key_request, plan_request, record_mission, record_once
-    from chargehand.app.runs import RunRequest
     from chargehand.cli.terminal.prompts import confirm_trust
     from chargehand.cli.terminal.running import (
         continue_with_answers,
@@ -106,6 +52,7 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
         run_mission,
         show_outcome,
     )
+    from chargehand.configuration.run_options import RunRequest
     from chargehand.core.errors import UsageError
 
     # Only the command line knows whether a person can answer.

@@ -18,8 +18,9 @@ from chargehand.app.missions import (
     goes_on_by_itself,
 )
 from chargehand.app.missions import send_message as send_to_agent
-from chargehand.app.requests import IdempotencyKey, client_request, record_once
+from chargehand.app.requests import IdempotencyKey, record_once
 from chargehand.app.runs import record_mission
+from chargehand.configuration.client_options import read_client
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError
 from chargehand.core.state import SETTLED, MissionState, MissionSummary
@@ -210,7 +211,7 @@ def run_mission(app: App, call: RunMission) -> Started:
     # Sorted, without defaults and with the real path: the digest is the same in any later version of this program.
     content = msgspec.json.encode(msgspec.structs.replace(call, key=None, repo=meant), order="sorted")
     asked = hashlib.sha256(content).hexdigest()
-    request = client_request(call, text=call.request, repo=None if call.repo is None else Path(call.repo))
+    request = read_client(call, text=call.request, repo=None if call.repo is None else Path(call.repo))
     if call.key is None:
         return Started(created=True, mission=mission_view(app, record_mission(app, request)))
     mission, created = record_once(app, request, IdempotencyKey("mcp", call.key, asked))

@@ -34,7 +34,7 @@ class McpResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMission(McpArguments, frozen=True):
-    """What `run_mission` takes."""
+    """What `run_mission` takes, with the options of a run."""
 
     request: Annotated[_Said, Meta(description="The agent's task, in words.")]
     key: Annotated[
@@ -47,24 +47,6 @@ class RunMission(McpArguments, frozen=True):
     repo: Annotated[
         _Words | None, Meta(description="The path of a git repository; the server's own by default.")
     ] = None
-    directory: Annotated[
-        _Words | None,
-        Meta(description="Work in the project that is in this directory, from the top of `repo`; '/' is the top."),
-    ] = None
-    base: Annotated[_Words | None, Meta(description="Commit, branch or tag to start from; HEAD by default.")] = (
-        None
-    )
-    agent: Annotated[
-        _Words | None, Meta(description="A configured agent, 'native', or 'command:PROGRAM ARG…'.")
-    ] = None
-    model: Annotated[_Words | None, Meta(description="A model of the configuration, or PROVIDER:MODEL.")] = None
-    role: Annotated[_Words | None, Meta(description="The role it works in; `developer` by default.")] = None
-    checks: Annotated[_Many, Meta(description="Commands that must pass, in addition to the project's.")] = ()
-    allow: Annotated[_Many, Meta(description="Areas that alone may change, as in .gitignore.")] = ()
-    forbid: Annotated[_Many, Meta(description="Areas that may not change.")] = ()
-    budget: Annotated[_Money | None, Meta(description="At most so many USD on models.")] = None
-    time: Annotated[_Words | None, Meta(description="At most this long, such as 90s, 30m or 1h30m.")] = None
-    attempts: Annotated[_Tries | None, Meta(description="The agent tries at most this often.")] = None
 
 
 class OneMission(McpArguments, frozen=True):

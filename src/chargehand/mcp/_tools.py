@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from chargehand.app.composition import App
+from chargehand.configuration.client_options import client_arguments
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError
 from chargehand.mcp import _missions
@@ -193,7 +194,7 @@ TOOLS = (
         title="Run a mission",
         description="Let an agent carry out a request in a sandbox, and promote the result to a branch if it "
         "passes every check. Returns at once; wait_mission waits for the end.",
-        takes=records.RunMission,
+        takes=client_arguments(records.RunMission, "mcp"),
         gives=records.Started,
         call=_on_app(_missions.run_mission, wakes=True),
         open_world=True,

@@ -15,6 +15,7 @@ from chargehand.app.checkpoints import RollbackPreviewDocument
 from chargehand.app.composition import App
 from chargehand.app.requests import FollowUp, ForkRequest, IdempotencyKey, TaskAllowedDocument
 from chargehand.app.worker import ensure_worker
+from chargehand.configuration.client_options import client_arguments, read_client
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionState
 from chargehand.policy.access import answer_action
@@ -46,7 +47,6 @@ from chargehand.server._routes import (
 
 ROUTES = RouteTable()
 _Reason = Annotated[str, Meta(max_length=10_000)]
-_Many = Annotated[tuple[Words, ...], Meta(max_length=50)]
 
 
 class MissionQuery(RestArguments, frozen=True):
@@ -62,27 +62,13 @@ class MissionQuery(RestArguments, frozen=True):
 
 
 class NewMission(RestArguments, frozen=True):
-    """A mission to start; `repo` is a registered project, by its id or path."""
+    """A mission to start; `repo` is a registered project, by its id or path. Also the options of a run."""
 
     request: Text
     repo: Words
     key: Annotated[Short, Meta(description="Your own name for it: the same key is the same mission.")] | None = (
         None
     )
-    directory: Words | None = None
-    base: Words | None = None
-    agent: Words | None = None
-    model: Words | None = None
-    role: Short | None = None
-    team: Short | None = None
-    checks: _Many = ()
-    allow: _Many = ()
-    forbid: _Many = ()
-    budget: Annotated[float, Meta(gt=0, le=1_000_000, description="At most so many USD on models.")] | None = None
-    time: Annotated[str, Meta(max_length=40, description="At most this long, such as 30m.")] | None = None
-    attempts: Annotated[int, Meta(ge=1, le=100)] | None = None
-    plan: Annotated[str, Meta(pattern="^auto$", description="`auto`: a planner names the tasks.")] | None = None
-    break_at: Annotated[_Many, Meta(description="Its breakpoints: plan, task:ID, step, promote.")] = ()
 
 
 class PageOfMission(RestArguments, frozen=True):
@@ -168,13 +154,10 @@ class ForkBody(RestArguments, frozen=True):
 
 
 class ContinueBody(RestArguments, frozen=True):
-    """A further request to a mission that ended."""
+    """A further request to a mission that ended, with limits as for a run."""
 
     mission: MissionName
     request: Text
-    attempts: Annotated[int, Meta(ge=1, le=100)] | None = None
-    time: Annotated[str, Meta(max_length=40)] | None = None
-    budget: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
 
 
 class StartTask(RestArguments, frozen=True):
@@ -205,12 +188,18 @@ def page_missions(reader: StateReader, call: MissionQuery, by: Caller) -> Missio
     )
 
 
-@ROUTES.add("POST", "/missions", action="mission.start", status=201, commands=("run",))
+@ROUTES.add(
+    "POST",
+    "/missions",
+    action="mission.start",
+    status=201,
+    commands=("run",),
+    takes=client_arguments(NewMission, "rest"),
+)
 def start_mission(app: App, call: NewMission, by: Caller) -> MissionDocument:
     """Start a mission; a worker runs it."""
     repository = app.store.projects.find(call.repo).path
-    asked = requests.client_request(call, text=call.request, repo=repository)
-    asked = replace(asked, break_at=",".join(call.break_at) or None)
+    asked = read_client(call, text=call.request, repo=repository)
     request, plan = requests.plan_request(app, asked)
     if call.key is None:
         mission = requests.record_mission(app, request, plan=plan)
@@ -356,18 +345,17 @@ def fork_mission(app: App, call: ForkBody, by: Caller) -> MissionDocument:
     return _mission_result(app, app.mission_reader.state(made))
 
 
-@ROUTES.add("POST", "/missions/{mission}/continue", action="mission.continue", commands=("mission continue",))
+@ROUTES.add(
+    "POST",
+    "/missions/{mission}/continue",
+    action="mission.continue",
+    commands=("mission continue",),
+    takes=client_arguments(ContinueBody, "rest", "attempts", "time", "budget"),
+)
 def continue_mission(app: App, call: ContinueBody, by: Caller) -> MissionDocument:
     """Continue it with a further request."""
-    made = requests.follow_up_mission(
-        app,
-        FollowUp(
-            mission=call.mission,
-            text=call.request,
-            attempts=None if call.attempts is None else str(call.attempts),
-            time=call.time,
-            budget=None if call.budget is None else repr(call.budget),
-        ),
-    )
+    asked = read_client(call, text=call.request, repo=None)
+    limits = {"attempts": asked.attempts, "time": asked.time, "budget": asked.budget}
+    made = requests.follow_up_mission(app, FollowUp(mission=call.mission, text=call.request, **limits))
     ensure_worker(app)
     return _mission_result(app, app.mission_reader.state(made))

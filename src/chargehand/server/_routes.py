@@ -185,6 +185,7 @@ class RouteTable:
         action: str,
         commands: tuple[str, ...] = (),
         status: int = 200,
+        takes: type[RestArguments] | None = None,
         gives: Any = None,
         raw: str = "",
         is_secret: bool = False,
@@ -193,8 +194,8 @@ class RouteTable:
         """Return a decorator that adds the decorated function as the `call` of a route.
 
         The first line of its docstring is the route's summary, the type of its parameter `call` is `takes`, and
-        its return type is `gives`; the argument `gives` names that record if the function may return `RawContent`
-        or an encoded document instead.
+        its return type is `gives`. The argument `takes` is that record with further fields; `gives` names the
+        record if the function may return `RawContent` or an encoded document instead.
         """
 
         def register(function: _Handler) -> _Handler:
@@ -204,7 +205,7 @@ class RouteTable:
                 path=path,
                 action=action,
                 summary=(function.__doc__ or "").partition("\n")[0],
-                takes=types["call"],
+                takes=takes or types["call"],
                 gives=gives or types["return"],
                 call=function,
                 commands=commands,

@@ -4638,34 +4638,73 @@ export interface operations {
                     repo: string;
                     /** @default null */
                     key?: string | null;
-                    /** @default null */
+                    /**
+                     * @description Work in the project of this directory; '/' is the top of the repository.
+                     * @default null
+                     */
                     directory?: string | null;
-                    /** @default null */
+                    /**
+                     * @description The commit, branch or tag to start from (default: HEAD).
+                     * @default null
+                     */
                     base?: string | null;
-                    /** @default null */
+                    /**
+                     * @description A configured agent, 'native', or 'command:PROGRAM ARG…'.
+                     * @default null
+                     */
                     agent?: string | null;
-                    /** @default null */
+                    /**
+                     * @description The first model to use: of [models], or PROVIDER:MODEL.
+                     * @default null
+                     */
                     model?: string | null;
-                    /** @default null */
+                    /**
+                     * @description The role to work in; `chargehand role list` names them (default: developer).
+                     * @default null
+                     */
                     role?: string | null;
-                    /** @default null */
+                    /**
+                     * @description Team for the request: its roles in order, and its reviewers.
+                     * @default null
+                     */
                     team?: string | null;
-                    /** @default [] */
-                    checks?: string[];
-                    /** @default [] */
-                    allow?: string[];
-                    /** @default [] */
-                    forbid?: string[];
-                    /** @default null */
-                    budget?: number | null;
-                    /** @default null */
-                    time?: string | null;
-                    /** @default null */
-                    attempts?: number | null;
-                    /** @default null */
+                    /**
+                     * @description The tasks of the work, as YAML or JSON; 'auto': a planner makes them.
+                     * @default null
+                     */
                     plan?: string | null;
                     /**
-                     * @description Its breakpoints: plan, task:ID, step, promote.
+                     * @description An additional check that must pass.
+                     * @default []
+                     */
+                    checks?: string[];
+                    /**
+                     * @description Allow changes only in this area (as in .gitignore).
+                     * @default []
+                     */
+                    allow?: string[];
+                    /**
+                     * @description Forbid changes in this area.
+                     * @default []
+                     */
+                    forbid?: string[];
+                    /**
+                     * @description Spend at most this much on models.
+                     * @default null
+                     */
+                    budget?: number | null;
+                    /**
+                     * @description At most this long, such as 90s, 30m or 1h30m.
+                     * @default null
+                     */
+                    time?: string | null;
+                    /**
+                     * @description At most this many attempts.
+                     * @default null
+                     */
+                    attempts?: number | null;
+                    /**
+                     * @description Pause before these: plan, promote, step, task:ID (with commas between).
                      * @default []
                      */
                     break_at?: string[];
@@ -5412,12 +5451,21 @@ export interface operations {
             content: {
                 "application/json": {
                     request: string;
-                    /** @default null */
-                    attempts?: number | null;
-                    /** @default null */
-                    time?: string | null;
-                    /** @default null */
+                    /**
+                     * @description Spend at most this much on models.
+                     * @default null
+                     */
                     budget?: number | null;
+                    /**
+                     * @description At most this long, such as 90s, 30m or 1h30m.
+                     * @default null
+                     */
+                    time?: string | null;
+                    /**
+                     * @description At most this many attempts.
+                     * @default null
+                     */
+                    attempts?: number | null;
                 };
             };
         };

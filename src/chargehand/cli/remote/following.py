@@ -23,7 +23,8 @@ _LOOK_SECONDS = 0.5
 
 def start_mission(request: RemoteRequest) -> int:
     """Start a mission in a project of the server, and follow it unless `--detach` is given."""
-    from chargehand.app.runs import RunRequest, request_text
+    from chargehand.app.runs import request_text
+    from chargehand.configuration.run_options import RunRequest
 
     options = request.parameters
     text = request_text(RunRequest(text=options["text"], file=options["file"]))
@@ -49,7 +50,8 @@ def continue_mission(request: RemoteRequest) -> int:
 
 def fork_mission(request: RemoteRequest) -> int:
     """Start a mission from one of another's replies, and follow it."""
-    from chargehand.app.runs import RunRequest, request_text
+    from chargehand.app.runs import request_text
+    from chargehand.configuration.run_options import RunRequest
 
     reply = request.parameters["reply"]
     if reply is not None and reply.startswith("@"):

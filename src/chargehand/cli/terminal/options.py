@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -19,6 +19,8 @@ PROGRAM = "chargehand"
 _NO_COLOUR = "chargehand.no_colour"
 _DETAIL = "chargehand.detail"
 _ELSEWHERE = "chargehand.elsewhere"
+# The attribute of a function that names its options of a run.
+_REQUEST_OPTIONS = "__request_options__"
 RunElsewhere = Callable[[click.Context, dict[str, Any]], int]
 """Runs the command of a context with its parameters, and returns the exit code."""
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -160,11 +162,67 @@ def complete_roles(context: click.Context, parameter: click.Parameter, incomplet
     return [name for name in role_names(os.environ) if name.startswith(incomplete)]
 
 
-def role_option(function: _F) -> _F:
-    """Add `--role`."""
-    return click.option(
-        "--role",
-        metavar="NAME",
-        help="The role to work in; `chargehand role list` names them (default: developer).",
-        shell_complete=complete_roles,
+_COMPLETIONS = {"role": complete_roles}
+
+
+def request_options(*names: str, **helps: str) -> Callable[[_F], _F]:
+    """Return a decorator that adds these options of `RunRequest`, by default all, to a `RequestCommand`.
+
+    `helps` are texts that replace those of the record.
+    """
+
+    def note(function: _F) -> _F:
+        vars(function)[_REQUEST_OPTIONS] = (names, helps)
+        return function
+
+    return note
+
+
+def follow_up_options(function: _F) -> _F:
+    """Add the options of a further request to a mission, to a `RequestCommand`."""
+    return request_options(
+        "attempts",
+        "time",
+        "budget",
+        "detach",
+        attempts="At most this many further attempts.",
+        budget="New limit for the cost of the whole mission.",
     )(function)
+
+
+class RequestCommand(click.Command):
+    """A command with `request_options`, made when they are needed: the help of a group only names the command."""
+
+    _shown: list[click.Parameter]
+    _are_made = False
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        """The parameters, arguments first."""
+        if not self._are_made:
+            self._are_made = True
+            place = sum(isinstance(each, click.Argument) for each in self._shown)
+            self._shown[place:place] = _make_options(*vars(self.callback)[_REQUEST_OPTIONS])
+        return self._shown
+
+    @params.setter
+    def params(self, given: list[click.Parameter]) -> None:
+        self._shown = given
+
+
+def _make_options(names: tuple[str, ...], helps: Mapping[str, str]) -> Iterator[click.Option]:
+    from chargehand.configuration.run_options import run_options
+
+    options = run_options()
+    for name in names or options:
+        option = options[name]
+        shape: dict[str, Any] = {"metavar": option.metavar or None, "shell_complete": _COMPLETIONS.get(name)}
+        if option.shape == "choice":
+            shape["type"] = click.Choice(option.choices)
+        elif option.shape == "path":
+            shape["type"] = click.Path(path_type=Path)
+        elif option.shape == "flag":
+            shape["is_flag"] = True
+        elif option.shape == "list":
+            shape["multiple"] = True
+        yield click.Option([option.flag, name], help=helps.get(name, option.help), **shape)

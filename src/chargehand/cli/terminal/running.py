@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from chargehand.app.composition import App
-    from chargehand.app.runs import RunObserver, RunOutcome, RunRequest
+    from chargehand.app.runs import RunObserver, RunOutcome
     from chargehand.cli.terminal.interrupt import Stop
     from chargehand.cli.terminal.output import Output
+    from chargehand.configuration.run_options import RunRequest
     from chargehand.core.events import Event, Payload
     from chargehand.core.state import MissionState
 
