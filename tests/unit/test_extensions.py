@@ -149,6 +149,15 @@ def test_the_names_of_distributions_are_compared_as_package_indexes_do() -> None
 
 
 @pytest.mark.usefixtures("acme")
+def test_resolving_options_alone_enables_and_disables_nothing() -> None:
+    resolve()
+    assert 'enabled = ["acme-robots"]' in AGENTS.explain("robot")
+    configured("acme-robots")
+    resolve()
+    assert "robot" in AGENTS
+
+
+@pytest.mark.usefixtures("acme")
 def test_an_unknown_name_leads_to_the_nearest_known_one() -> None:
     with pytest.raises(ConfigError) as caught:
         configured("acme-robots", text='[agents.r]\nkind = "robbot"\n')

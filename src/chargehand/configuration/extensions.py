@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from chargehand.core.registry import Registered, use_extensions
 
 
-def enable_extensions(distributions: Sequence[str]) -> None:
-    """Let the registries of this process use the entry points of these distributions only."""
-    use_extensions(InstalledExtensions(distributions))
+def enable_extensions(distributions: Sequence[str] | None) -> None:
+    """Let the registries of this process use the entry points of these distributions only.
+
+    `None` enables nothing and disables nothing: the configuration is resolved without the user's file.
+    """
+    use_extensions(InstalledExtensions(distributions or ()), replace=distributions is not None)
 
 
 class InstalledExtensions:

@@ -210,7 +210,7 @@ def resolve(
     source, trusted or not.
     """
     # First: the files below may use the names that extensions add.
-    enable_extensions(read_enabled(user.text, name=str(user.path)) if user else ())
+    enable_extensions(read_enabled(user.text, name=str(user.path)) if user else None)
     theirs = _read_repository(repository)
     own = read_toml(user.text, name=str(user.path), origin=str(user.path)) if user else {}
     entries = {table: entry_names(own, table) + entry_names(theirs, table) for table in NAMED}

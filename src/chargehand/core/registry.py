@@ -45,9 +45,13 @@ class Extensions(Protocol):
 _in_use: list[Extensions] = []
 
 
-def use_extensions(found: Extensions | None) -> None:
-    """Let every registry of this process look up further names in `found`; `None` removes the earlier value."""
-    _in_use[:] = [] if found is None else [found]
+def use_extensions(found: Extensions | None, *, replace: bool = True) -> None:
+    """Let every registry of this process look up further names in `found`; `None` removes the earlier value.
+
+    Without `replace`, an earlier value stays.
+    """
+    if replace or not _in_use:
+        _in_use[:] = [] if found is None else [found]
 
 
 class Registry(Mapping[str, T], Generic[T]):
