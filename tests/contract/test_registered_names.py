@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -14,7 +14,8 @@ import pytest
 
 from chargehand.agents.clis import SPECS
 from chargehand.agents.kinds import AGENTS
-from chargehand.checks.runners.base import Runner
+from chargehand.checks.junit import TestCounts
+from chargehand.checks.runners.base import CheckScript, Outcome, Runner
 from chargehand.checks.runners.table import RUNNERS
 from chargehand.core.clock import SystemClock
 from chargehand.core.config import AlertsConfig
@@ -26,6 +27,7 @@ from chargehand.models.dialects.base import ModelDialect
 from chargehand.models.known_providers import PROVIDERS
 from chargehand.reports.alerting.channels import NOTIFIERS, ChannelFailedError, ChannelSetup
 from chargehand.reports.alerting.watch import trial_notice
+from chargehand.sandbox.contract import ExecResult
 from chargehand.sandbox.tiers import TIERS
 from chargehand.testing.names.suites import DialectContract, KeySourceContract, NotifierContract, RunnerContract
 from chargehand.workspace.drivers import DRIVERS
@@ -137,3 +139,43 @@ class TestKeySources(KeySourceContract):
         monkeypatch.setitem(sys.modules, "keyring", keyring)
         monkeypatch.setitem(sys.modules, "keyring.core", core)
         return KEY_SOURCES[request.param](KeySetup(kept, tmp_path))
+
+
+class Lax(Runner):
+    """Passes whatever happened, and loses the command."""
+
+    name = "lax"
+
+    def outcome(self, result: ExecResult, text: str, report: TestCounts | None) -> Outcome:
+        return Outcome(status="passed")
+
+    def script(self, command: str) -> CheckScript:
+        return CheckScript("true")
+
+
+class Chatty:
+    """Fails with the secret, and always opens a channel."""
+
+    name = "chatty"
+
+    def __init__(self, setup: ChannelSetup) -> None:
+        self._key = setup.keys.get("THE_KEY")
+
+    def send(self, notices: Sequence[object]) -> None:
+        raise ChannelFailedError(f"refused {self._key}")
+
+
+def test_the_suites_notice_what_breaks_a_promise() -> None:
+    setup = ChannelSetup(config=AlertsConfig(), keys=_Keys(), environ={}, stopping=threading.Event())
+    opened = (Chatty, setup, setup, None)
+    runners, notifiers, sources = RunnerContract(), TestNotifiers(), KeySourceContract()
+    for check in (
+        lambda: runners.test_only_an_exit_code_of_0_can_pass(Lax(), ""),
+        lambda: runners.test_a_run_that_was_ended_never_passes(Lax()),
+        lambda: runners.test_its_script_runs_the_command(Lax()),
+        lambda: notifiers.test_it_opens_no_channel_unless_configured(opened),
+        lambda: notifiers.test_a_failed_delivery_is_an_error_without_the_secret(opened),
+        lambda: sources.test_a_missing_key_is_no_error(_Keys()),
+    ):
+        with pytest.raises(AssertionError):
+            check()

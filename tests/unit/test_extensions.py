@@ -17,9 +17,11 @@ import chargehand.core
 from chargehand.agents.clis import SPECS
 from chargehand.agents.kinds import AGENTS
 from chargehand.agents.opening import open_agent
+from chargehand.app.agents import agent_option
 from chargehand.app.selection.agents import named_agent
 from chargehand.checks.runners.table import RUNNERS, runner_of
 from chargehand.configuration.extensions import InstalledExtensions
+from chargehand.configuration.keys import is_short_form
 from chargehand.configuration.locations import UserFile
 from chargehand.configuration.records import OptionValue, RepositoryFile, ResolvedConfig
 from chargehand.configuration.resolve import resolve
@@ -105,7 +107,7 @@ def acme(install: Install) -> None:
 @pytest.fixture
 def wreck(install: Install) -> None:
     """Install a distribution whose module cannot be imported."""
-    points = dict.fromkeys(("agents", "notifiers", "runners", "key_sources"), "wreck = wreck_code:X")
+    points = dict.fromkeys((*ACME_NAMES, "clis", "providers", "tiers"), "wreck = wreck_code:X")
     install("wreck", "import a_module_that_is_missing", points)
 
 
@@ -214,6 +216,8 @@ def test_a_broken_extension_is_named_and_breaks_nothing_else(tmp_path: Path) -> 
     assert open_agent("fine", config.agents["fine"], models=()).kind == "command"
     assert runner_of("python -m pytest -q").name == "pytest"
     assert open_credentials({"SOME_KEY": "x"}, tmp_path).get("SOME_KEY") == "x"
+    assert (is_short_form("openai:m"), is_short_form("wreck-less:m")) == (True, False)
+    assert agent_option("claude") == "cli:claude"
     own, broken = channels()
     assert own.name == "webhook"
     problem = "of the distribution 'wreck' cannot be loaded: ModuleNotFoundError: No module named 'a_module"
@@ -221,6 +225,8 @@ def test_a_broken_extension_is_named_and_breaks_nothing_else(tmp_path: Path) -> 
         lambda: open_agent("w", config.agents["w"], models=()),
         # By its exit code alone it could pass where the extension would refuse it.
         lambda: runner_of("make check"),
+        lambda: is_short_form("wreck:m"),
+        lambda: TIERS.find("wreck"),
         lambda: open_credentials({}, tmp_path).get("SOME_KEY"),
     ):
         with pytest.raises(ConfigError, match=problem) as caught:

@@ -126,7 +126,8 @@ def installed_programs(environ: Mapping[str, str]) -> tuple[InstalledProgram, ..
 
 def agent_option(program: str) -> str:
     """Return the `--agent` value for an installed program, such as `cli:claude`; "" if it has none."""
-    ways = {spec.program: "" if spec.outside else f"cli:{spec.name}" for spec in SPECS.values()}
+    built_in = (SPECS.find(name) for name in SPECS.built_in())
+    ways = {spec.program: "" if spec.outside else f"cli:{spec.name}" for spec in built_in}
     return ways.get(program, "")
 
 

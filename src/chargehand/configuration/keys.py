@@ -478,18 +478,18 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
 def is_short_form(model: str) -> bool:
     """Return whether a text has the form `PROVIDER:MODEL`, such as `ollama:qwen3:8b`."""
     provider, colon, rest = model.partition(":")
-    return bool(colon and rest) and provider in _short_form_providers()
-
-
-def _short_form_providers() -> list[str]:
-    """Return the providers with a known address, for which `provider:model` is sufficient."""
+    if not (colon and rest):
+        return False
     providers = registry_of("providers")
-    return [name for name in providers.names() if providers.find(name).address]
+    return provider in providers and bool(providers.find(provider).address)
 
 
 def model_hint(model: str, names: list[str]) -> str:
     """Return a hint with the nearest known model name, and the ways to name a model."""
-    forms = "or write " + " or ".join(f"{provider}:MODEL" for provider in _short_form_providers())
+    providers = registry_of("providers")
+    forms = "or write " + " or ".join(
+        f"{name}:MODEL" for name in providers.built_in() if providers.find(name).address
+    )
     guess = nearest(model, names)
     known = f"{guess} known: {', '.join(sorted(names))}" if guess.startswith("did") else guess
     return f"{known}; configure one with [{MODELS}.NAME], {forms}"

@@ -75,6 +75,10 @@ class Registry(Mapping[str, T], Generic[T]):
         """Return the known names, including those of enabled extensions; imports no implementation."""
         return tuple(self)
 
+    def built_in(self) -> tuple[str, ...]:
+        """Return the names that do not come from extensions."""
+        return tuple(self._own)
+
     def summary(self, name: str) -> str:
         """Return the line for people about a known name; imports nothing."""
         return self._require(name).summary

@@ -63,7 +63,9 @@ def _find_started(words: list[str]) -> list[Runner]:
 
     # Extensions last: a broken one must not affect commands of our own runners. It fails any other command, as
     # judging that by its exit code alone could accept a result that the extension would refuse.
-    return find_among(_OWN) or find_among([RUNNERS.find(name) for name in RUNNERS.names()[len(_OWN) :]])
+    return find_among(_OWN) or find_among(
+        [RUNNERS.find(name) for name in RUNNERS.names() if name not in RUNNERS.built_in()]
+    )
 
 
 def _split_program(words: list[str]) -> tuple[str, list[str]]:
