@@ -26,7 +26,7 @@ def demo(keep: bool, out: Output) -> int:
     Only the model's words are scripted; everything else is real. Nothing outside a temporary directory is touched.
     """
     from chargehand.app.demonstration import run_demo
-    from chargehand.cli.terminal.conventions import INTERRUPTED
+    from chargehand.cli.terminal.failures import INTERRUPTED
 
     done = run_demo(_TerminalStage(out), keep=keep)
     if done is None:

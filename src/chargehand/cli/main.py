@@ -15,48 +15,14 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
-from chargehand.cli.terminal.conventions import json_wanted
-from chargehand.cli.terminal.failures import guarded
+from chargehand.cli.commands import COMMANDS, PLACES, SHORT, expand_words, unknown_command
+from chargehand.cli.terminal.failures import CommandUsageError, guarded, json_wanted
 from chargehand.cli.terminal.options import PROGRAM, no_colour_option, run_elsewhere, server_options
 
-_COMMANDS = {
-    # name: the module that declares it, and its attribute there
-    "action": ("chargehand.cli.actions", "action"),
-    "agent": ("chargehand.cli.agent", "agent"),
-    "alerts": ("chargehand.cli.serving", "alerts"),
-    "artifact": ("chargehand.cli.storage", "artifact"),
-    "audit": ("chargehand.cli.audit", "audit"),
-    "checkpoint": ("chargehand.cli.checkpoint", "checkpoint"),
-    "completion": ("chargehand.cli.completion", "completion"),
-    "config": ("chargehand.cli.config", "config"),
-    "demo": ("chargehand.cli.demo", "demo"),
-    "doctor": ("chargehand.cli.doctor", "doctor"),
-    "exec": ("chargehand.cli.execution", "exec_"),
-    "format": ("chargehand.cli.execution", "format_"),
-    "gateway": ("chargehand.cli.gateway", "gateway"),
-    "gc": ("chargehand.cli.storage", "gc"),
-    "git": ("chargehand.cli.actions", "git"),
-    "init": ("chargehand.cli.init", "init"),
-    "login": ("chargehand.cli.remote.login", "login"),
-    "logout": ("chargehand.cli.remote.login", "logout"),
-    "mcp": ("chargehand.cli.serving", "mcp"),
-    "mission": ("chargehand.cli.mission", "mission"),
-    "model": ("chargehand.cli.model", "model"),
-    "policy": ("chargehand.cli.policy", "policy"),
-    "project": ("chargehand.cli.project", "project"),
-    "role": ("chargehand.cli.role", "role"),
-    "run": ("chargehand.cli.run", "run"),
-    "sandbox": ("chargehand.cli.doctor", "sandbox"),
-    "secret": ("chargehand.cli.secret", "secret"),
-    "stats": ("chargehand.cli.stats", "stats"),
-    "store": ("chargehand.cli.storage", "store"),
-    "team": ("chargehand.cli.role", "team"),
-    "token": ("chargehand.cli.account", "token"),
-    "up": ("chargehand.cli.serving", "up"),
-    "user": ("chargehand.cli.account", "user"),
-    "worker": ("chargehand.cli.run", "worker"),
-}
+# The length of a command's description in a list: none is cut.
+_WHOLE = 200
 _AGAIN_SECONDS = 0.002
 
 
@@ -68,15 +34,44 @@ class Root(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted(_COMMANDS)
+        return sorted(PLACES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module and return the command; `None` if the name is unknown."""
-        if cmd_name not in _COMMANDS:
+        if cmd_name in SHORT:  # for the completion of its parameters: `main` has replaced it
+            group, name = SHORT[cmd_name]
+            found = self.get_command(ctx, group)
+            return found.get_command(ctx, name) if isinstance(found, click.Group) else None
+        if cmd_name not in PLACES:
             return None
-        module, name = _COMMANDS[cmd_name]
+        module, name = PLACES[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of a command line; an unknown word is explained."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            if ctx.resilient_parsing:
+                return None, None, args[1:]
+            message, hint = unknown_command(args[0], args[1:], (*PLACES, *SHORT))
+            raise CommandUsageError(message, hint, ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write all commands, by the task that they serve, with whole sentences."""
+        for task, names in COMMANDS.items():
+            with formatter.section(task):
+                rows = [(name, self.get_command(ctx, name)) for name in names]
+                formatter.write_dl([(name, found.get_short_help_str(_WHOLE)) for name, found in rows if found])
+        with formatter.section("Short forms"):
+            formatter.write_text(f"chargehand {', '.join(SHORT)} (of a mission); help COMMAND; version")
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return commands and short words that begin with a text, and what click completes."""
+        short = [CompletionItem(word) for word in SHORT if word.startswith(incomplete) and incomplete]
+        return [*super().shell_complete(ctx, incomplete), *short]
 
     def main(
         self,
@@ -88,7 +83,7 @@ class Root(click.Group):
         **extra: Any,
     ) -> NoReturn:
         """Run one command line and exit; `standalone_mode` makes no difference."""
-        words = list(sys.argv[1:] if args is None else args)
+        words = expand_words(sys.argv[1:] if args is None else args)
 
         def work() -> object:
             # Not standalone: click would print errors in its own format and exit with its own codes.

@@ -9,6 +9,7 @@ import click
 
 from chargehand.cli.terminal.options import (
     RequestCommand,
+    TextCommand,
     detail_options,
     follow_up_options,
     json_option,
@@ -340,7 +341,7 @@ _DELIVERIES = {
 }
 
 
-@mission.command()
+@mission.command(cls=TextCommand)
 @named_mission_argument
 @click.argument("text")
 @task_option
@@ -361,7 +362,7 @@ def send(mission: str, text: str, task: str | None, critical: bool, out: Output)
         out.text("If the agent does not acknowledge it within 10 s, it is frozen and you are asked.")
 
 
-@mission.command()
+@mission.command(cls=TextCommand)
 @named_mission_argument
 @click.argument("text", required=False)
 @task_option

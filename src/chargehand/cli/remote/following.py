@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from chargehand.cli.remote import rendering
-from chargehand.cli.terminal.conventions import INTERRUPTED
-from chargehand.cli.terminal.failures import show_error
+from chargehand.cli.terminal.failures import INTERRUPTED, show_error
 from chargehand.cli.terminal.output import local_time
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import InfrastructureError, UsageError

@@ -1,4 +1,4 @@
-"""Turns every failure of a command into one message on stderr and an exit code."""
+"""Turns every failure of a command into one message on stderr and an exit code, and says when output is JSON."""
 
 from __future__ import annotations
 
@@ -8,15 +8,41 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import IO, Any, Literal
 
 import click
 
-from chargehand.cli.terminal.conventions import INTERRUPTED, json_wanted, wants_colour
-
+# 128 plus the number of SIGINT, as shells report it.
+INTERRUPTED = 130
+# The exit code of a mission that needs a person, or that continues by itself later.
+WAITING = 3
+# How much of a running mission is shown: nothing but its result, its story, or every event of its log.
+Detail = Literal["result", "story", "events"]
 INTERNAL = 6
 _USAGE = 2
 # Number of tracebacks kept: a server hits the same fault each time a client asks for it.
 _MOST_TRACEBACKS = 200
+
+
+def json_wanted(words: Sequence[str]) -> bool:
+    """Return whether a command line asks for JSON; words after `--` belong to another program."""
+    # click has parsed nothing yet, so only the words are known: a `--json` that is the value of an option costs
+    # only the form of an error.
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
+
+
+def wants_colour(stream: IO[Any], *, refused: bool = False) -> bool:
+    """Return whether output to a stream may be coloured; `refused` is `--no-color`."""
+    refused = refused or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return not refused and stream.isatty()
+
+
+class CommandUsageError(click.UsageError):
+    """A wrong command line whose remedy is known."""
+
+    def __init__(self, message: str, hint: str, context: click.Context) -> None:
+        super().__init__(message, context)
+        self.hint = hint
 
 
 def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
@@ -37,7 +63,8 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "chargehand"
         message = "a command is missing" if no_command else error.format_message()
-        show_error("usage", message, f"see {path} --help", as_json=as_json)
+        hint = error.hint if isinstance(error, CommandUsageError) else f"see {path} --help"
+        show_error("usage", message, hint, as_json=as_json)
         # For all of click's errors: its own code for an unreadable file is 1, which means refused here.
         return _USAGE
     # click raises `Abort` for a Ctrl-C or the end of stdin at one of its prompts.

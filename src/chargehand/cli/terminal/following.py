@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from chargehand.app.missions import follow_mission
-from chargehand.cli.terminal.conventions import wants_colour
+from chargehand.cli.terminal.failures import wants_colour
 from chargehand.cli.terminal.output import local_time
 from chargehand.core.events import Event
 from chargehand.core.records import Reason

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from chargehand.cli.terminal.conventions import INTERRUPTED
+from chargehand.cli.terminal.failures import INTERRUPTED
 
 _T = TypeVar("_T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

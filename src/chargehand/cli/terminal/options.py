@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 if TYPE_CHECKING:
-    from chargehand.cli.terminal.conventions import Detail
+    from chargehand.cli.terminal.failures import Detail
     from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
@@ -190,7 +190,28 @@ def follow_up_options(function: _F) -> _F:
     )(function)
 
 
-class RequestCommand(click.Command):
+class TextCommand(click.Command):
+    """A command with an argument `text`: several words without quotes are explained."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line. Raises `CommandUsageError` for words after the text."""
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            from chargehand.cli.commands import quoted
+            from chargehand.cli.terminal.failures import CommandUsageError
+
+            arguments = [each.name for each in self.params if isinstance(each, click.Argument) and each.name]
+            others = [str(ctx.params[name]) for name in arguments if name != "text"]
+            text = quoted(" ".join((str(ctx.params["text"]), *rest)))
+            hint = f"put the text in quotes: {' '.join((ctx.command_path, *others, text))}"
+            raise CommandUsageError(
+                f"more than one text: {', '.join(map(repr, rest))} came after the first", hint, ctx
+            )
+        return rest
+
+
+class RequestCommand(TextCommand):
     """A command with `request_options`, made when they are needed: the help of a group only names the command."""
 
     _shown: list[click.Parameter]

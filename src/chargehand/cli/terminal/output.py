@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from chargehand.cli.terminal.conventions import Detail, wants_colour
+from chargehand.cli.terminal.failures import Detail, wants_colour
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.text import printable, shown_path
 from chargehand.reports.documents import to_json

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from chargehand.cli.terminal.conventions import wants_colour
+from chargehand.cli.terminal.failures import wants_colour
 from chargehand.cli.terminal.interrupt import Stop, run_async
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.rendering import start_lines

@@ -127,8 +127,7 @@ def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     held = outcome.failure is not None and outcome.failure.code == "mission_held"
     if held and not outcome.interrupted:  # a worker took the recorded mission before this process did
         return follow_to_end(app, out, outcome.state.id)
-    from chargehand.cli.terminal.conventions import INTERRUPTED, WAITING
-    from chargehand.cli.terminal.failures import show_failure
+    from chargehand.cli.terminal.failures import INTERRUPTED, WAITING, show_failure
     from chargehand.cli.terminal.rendering import exit_code, print_result, start_lines
     from chargehand.missions.services import FULL_DISK
     from chargehand.missions.waiting import goes_on_by_itself
@@ -155,7 +154,7 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
 
     from chargehand.app.missions import cancel_mission
     from chargehand.app.worker import ensure_worker
-    from chargehand.cli.terminal.conventions import INTERRUPTED
+    from chargehand.cli.terminal.failures import INTERRUPTED
     from chargehand.cli.terminal.following import follow
     from chargehand.cli.terminal.menu import watch_menu
     from chargehand.cli.terminal.rendering import exit_code, print_result, show_header
