@@ -189,6 +189,18 @@ def test_only_the_users_own_file_enables() -> None:
             configured(**sources)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("acme")
+def test_a_repository_needs_trust_to_use_an_extensions_kind_of_agent() -> None:
+    theirs = RepositoryFile(content=ROBOT_AGENT.encode(), commit="0" * 40)
+    resolved = configured("acme-robots", repository=theirs)
+    assert resolved.config.agents == {}
+    assert [(key.key, key.reason) for key in resolved.untrusted] == [
+        ("agents.r.kind", "runs an extension outside of the sandbox")
+    ]
+    trusted = configured("acme-robots", repository=theirs, is_trusted=lambda digest: True)
+    assert trusted.config.agents["r"].kind == "robot"
+
+
 def test_enabled_extensions_are_shown_with_their_origin() -> None:
     resolved = configured("acme-robots")
     assert resolved.config.extensions.enabled == ("acme-robots",)

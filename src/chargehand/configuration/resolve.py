@@ -347,8 +347,8 @@ class _Merge:
             self.notes.append(f"{name}: {before} ({user.origin}) is lowered to {after} by {given.place}")
         return given
 
-    def _mark_untrusted(self, name: str, theirs: SourcedValue, *, host: bool) -> None:
-        reason = "runs on the host: there is no sandbox" if host else "is wider than you allow"
+    def _mark_untrusted(self, name: str, theirs: SourcedValue, *, host: bool = False, reason: str = "") -> None:
+        reason = reason or ("runs on the host: there is no sandbox" if host else "is wider than you allow")
         value = format_value(theirs.value)
         self.untrusted.append(UntrustedKey(key=name, value=value, place=theirs.place, reason=reason))
 
@@ -360,6 +360,10 @@ class _Merge:
             return complete_agent(name, mine)
         if self._trusted:
             return complete_agent(name, theirs)
+        kind = theirs.get(f"{AGENTS}.{name}.kind")
+        if kind is not None and kind.value not in registry_of("agents").built_in():
+            self._mark_untrusted(f"{AGENTS}.{name}.kind", kind, reason="runs an extension outside of the sandbox")
+            return {}
         if self._on_host:
             command = f"{AGENTS}.{name}.command"
             dotted = command if command in theirs else next(iter(theirs))
