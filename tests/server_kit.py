@@ -17,6 +17,7 @@ import httpx
 
 from chargehand.app.accounts import create_login_code, create_token, create_user, owner
 from chargehand.core.mission_events import MissionCreated
+from chargehand.core.ports import SignInProvider
 from chargehand.core.records import MissionRequest
 from chargehand.policy.access import AccessScope
 from chargehand.reports.reading import StateReader
@@ -91,6 +92,7 @@ def serving(
     names: tuple[str, ...] = (),
     proxies: tuple[str, ...] = (),
     worker: bool = False,
+    sign_in: SignInProvider | None = None,
 ) -> Iterator[Served]:
     """Serve a state directory during the block, on the event loop of a thread."""
     listening = bind("127.0.0.1", port)
@@ -110,6 +112,7 @@ def serving(
             on_signal=ends.append,
             announce=answering.set,
             keep_traceback=lambda error: "",
+            sign_in=sign_in,
         )
 
     def run() -> None:

@@ -15,13 +15,14 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
 LONGEST_MODULE, LONGEST_FUNCTION = 550, 64
 BROAD_EXCEPTS = {
-    # file below src/chargehand: number; each is the boundary of a process, a connection or a thread
+    # file below src/chargehand: number; each is the boundary of a process, connection, thread or given target
     "cli/terminal/failures.py": 1,
     "mcp/_calls.py": 1,
     "server/application.py": 1,
     "server/serving.py": 1,
     "server/_feed.py": 1,
     "app/worker.py": 1,
+    "missions/delivery/targets.py": 1,
     "sandbox/process/sandbox_launcher.py": 1,
     "sandbox/process/exec_protocol.py": 1,
     "sandbox/inside/snippet.py": 2,

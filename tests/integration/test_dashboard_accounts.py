@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 from typing import Literal
 
 import pytest
@@ -11,6 +15,10 @@ import test_dashboard
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from tests.server_kit import API, PASSWORD, Served, environment, serving
+
+from chargehand.app.accounts import create_user, owner
+from chargehand.app.sign_in import link_subject
+from chargehand.testing.sign_in import FakeSignInProvider
 
 pytestmark = pytest.mark.needs_chromium
 # The fixtures of a browser and of a page without complaints.
@@ -100,6 +108,48 @@ def test_an_added_viewer_can_read_but_not_start_missions(
         expect(hers.get_by_role("heading", name="Sign in")).to_be_visible()
     log = page.get_by_role("table", name="Access log")
     expect(log.get_by_role("row", name=re.compile("user.disable.*vera"))).to_be_visible()
+
+
+@contextmanager
+def provider_pages(subject: str) -> Iterator[FakeSignInProvider]:
+    """Serve the pages of a provider of another site, which signs every browser in as a subject."""
+
+    class Redirect(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(303)
+            self.send_header("Location", provider.approve(self.path, subject))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
+        provider = FakeSignInProvider(f"http://localhost:{server.server_port}")
+        serving_pages = Thread(target=server.serve_forever)
+        serving_pages.start()
+        try:
+            yield provider
+        finally:
+            server.shutdown()
+            serving_pages.join()
+
+
+def test_a_person_signs_in_at_a_provider_and_comes_back_to_the_page(browser: Browser, tmp_path: Path) -> None:
+    with (
+        provider_pages("vera's subject") as provider,
+        serving(environment(tmp_path), tmp_path, sign_in=provider) as served,
+        browser.new_context() as context,
+    ):
+        with served.reader() as reader:
+            create_user(reader, "vera", role="viewer", by=owner(reader))
+            link_subject(reader, "vera", issuer=provider.issuer, subject="vera's subject", by=owner(reader))
+        page = context.new_page()
+        page.goto(f"{served.url}/accounts")
+        page.get_by_role("link", name="Sign in with Example & Co").click()
+        expect(page.get_by_role("navigation", name="Pages", exact=True)).to_be_visible()
+        assert page.url == f"{served.url}/accounts"
+        assert page.evaluate("localStorage.getItem('chargehand.session')").startswith("chs_")
+        assert not context.cookies()
 
 
 def test_everybody_can_use_the_page(served: Served, open_page: test_dashboard.Open) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import sqlite3
 
 
+def as_of_version_13(raw: sqlite3.Connection) -> None:
+    for table in ("external_subjects", "pending_sign_ins"):
+        raw.execute(f"DROP TABLE {table}")
+    raw.execute("UPDATE alembic_version SET version_num = '0013'")
+
+
 def as_of_version_9(raw: sqlite3.Connection) -> None:
+    as_of_version_13(raw)
     raw.execute("DROP TABLE flaky_tests")
     raw.execute("DROP INDEX events_of_models")
     for table in ("alerts", "followers", "keyed_requests", "reviews"):

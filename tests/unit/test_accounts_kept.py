@@ -7,13 +7,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.unit.older_stores import as_of_version_8
+from tests.unit.older_stores import as_of_version_8, as_of_version_13
 
 from chargehand.app import accounts
+from chargehand.app.sign_in import link_subject, list_subjects, start_sign_in
 from chargehand.app.upkeep import back_up, check_store, restore
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import RefusedError
 from chargehand.reports.reading import StateReader
+from chargehand.testing.sign_in import FakeSignInProvider
 
 PASSWORD = "correct horse battery"
 
@@ -46,6 +48,23 @@ def test_a_store_older_than_accounts_opens_without_accounts(tmp_path: Path) -> N
     reader.close()
 
 
+def test_a_store_older_than_external_sign_in_keeps_its_accounts_and_sessions(tmp_path: Path) -> None:
+    reader = opened(tmp_path)
+    owner = accounts.owner(reader)
+    accounts.create_user(reader, "ann", role="viewer", password=PASSWORD, by=owner)
+    session = accounts.log_in(reader, "ann", PASSWORD)
+    reader.close()
+    with closing(sqlite3.connect(tmp_path / "state/store.db")) as raw:
+        as_of_version_13(raw)
+        raw.commit()
+    reader = opened(tmp_path)
+    assert accounts.resolve_session(reader, session.secret) is not None
+    assert list_subjects(reader, by=owner) == ()
+    link_subject(reader, "ann", issuer="https://issuer.example", subject="1", by=owner)
+    assert [row.user for row in list_subjects(reader, by=owner)] == ["ann"]
+    reader.close()
+
+
 @pytest.mark.parametrize(
     ("table", "hurt"),
     [
@@ -58,6 +77,8 @@ def test_a_store_older_than_accounts_opens_without_accounts(tmp_path: Path) -> N
         ("login_codes", "used = 'no'"),
         ("api_tokens", "owner = 7"),
         ("api_tokens", "revoked = ''"),
+        ("external_subjects", "subject = ''"),
+        ("pending_sign_ins", "expires = 'never'"),
     ],
 )
 def test_a_store_check_names_the_table_of_a_damaged_row(tmp_path: Path, table: str, hurt: str) -> None:
@@ -66,6 +87,8 @@ def test_a_store_check_names_the_table_of_a_damaged_row(tmp_path: Path, table: s
     accounts.create_user(reader, "ann", role="viewer", by=owner)
     accounts.create_token(reader, "t", scopes=("read",), by=owner)
     accounts.redeem_login_code(reader, accounts.create_login_code(reader).secret)
+    link_subject(reader, "ann", issuer="https://issuer.example", subject="1", by=owner)
+    start_sign_in(reader, FakeSignInProvider(), callback="http://127.0.0.1/", return_to="/")
     assert check_store(reader).ok
     change(reader, f"UPDATE {table} SET {hurt}")
     report = check_store(reader)

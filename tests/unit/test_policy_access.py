@@ -44,6 +44,7 @@ EXPECTED = {
     **dict.fromkeys(["token.own.create", "token.own.revoke", "password.own.set"], ("viewer", "administer")),
     **dict.fromkeys(
         [f"user.{each}" for each in ("list", "create", "role", "password", "disable", "enable", "remove")]
+        + ["user.link", "user.unlink"]
         + ["token.list", "token.create", "token.revoke", "config.show", "config.set", "secret.list"]
         + ["secret.set", "project.trust", "policy.allow", "audit.export", "access.list", "store.check"]
         + ["store.backup", "store.restore", "store.rebuild", "store.collect"],

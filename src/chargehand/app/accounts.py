@@ -6,10 +6,8 @@ and may do everything. Other people have an account with a role.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import re
-import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -30,6 +28,7 @@ from chargehand.app.access.documents import UserDocument as UserDocument
 from chargehand.app.access.documents import UserListDocument as UserListDocument
 from chargehand.app.access.documents import UserRemovedDocument as UserRemovedDocument
 from chargehand.app.access.passwords import compare_password, hash_password
+from chargehand.app.access.secrets import digest_secret, new_secret
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError, StoreError, UsageError, nearest
 from chargehand.core.ids import new_id
@@ -195,7 +194,7 @@ def log_in(
     same for every cause; `StoreError`.
     """
     attempt, rehashed = _verify_password(reader, user, password, address=address)
-    secret, digest = _new_secret(SESSION_PREFIX)
+    secret, digest = new_secret(SESSION_PREFIX)
     expires, ends = _session_times(reader.clock.now())
     row = reader.store.grants.open_session(
         user, attempt=attempt, rehashed=rehashed, digest=digest, expires=expires, ends=ends
@@ -210,7 +209,7 @@ def create_login_code(reader: StateReader) -> LoginCodeDocument:
 
     Raises `StoreError`.
     """
-    secret, digest = _new_secret()
+    secret, digest = new_secret()
     expires = as_moment(reader.clock.now() + _CODE_LASTS)
     reader.store.grants.add_code(digest, expires=expires, actor=Actor(user=reader.identity()))
     return LoginCodeDocument(secret=secret, expires=expires)
@@ -243,18 +242,42 @@ def redeem_login_code(
     An unknown code costs one read. `note_unknown` decides whether the access log gets a line about it, which costs
     a durable write: a code has 256 bits, so guessing needs no limit, but an attacker must not fill the log.
     """
-    if not reader.store.grants.has_code(_digest(code)):
+    if not reader.store.grants.has_code(digest_secret(code)):
         if note_unknown():
             actor = Actor(user="", address=address)
             reader.store.access_log.append(actor, "session.open", "", outcome="refused")
         raise _code_refused()
-    secret, digest = _new_secret(SESSION_PREFIX)
+    secret, digest = new_secret(SESSION_PREFIX)
     expires, ends = _session_times(reader.clock.now())
     row = reader.store.grants.redeem_code(
-        _digest(code), digest=digest, expires=expires, ends=ends, address=address
+        digest_secret(code), digest=digest, expires=expires, ends=ends, address=address
     )
     if row is None:
         raise _code_refused()
+    return _begin_session(reader, row, secret, address=address, replaces=replaces)
+
+
+def redeem_sign_in(
+    reader: StateReader, code: str, *, browser: str, address: str = "", replaces: str | None = None
+) -> OpenedSession:
+    """Exchange the code of an external sign-in (see `sign_in.finish_sign_in`) for a session of its account.
+
+    `browser` is the secret of the browser that began it. Raises `RefusedError` (`login_failed`), `StoreError`.
+    """
+    secret, digest = new_secret(SESSION_PREFIX)
+    expires, ends = _session_times(reader.clock.now())
+    row = reader.store.sign_ins.open_session(
+        digest_secret(code),
+        browser=digest_secret(browser),
+        digest=digest,
+        expires=expires,
+        ends=ends,
+        address=address,
+    )
+    if row is None:
+        raise RefusedError(
+            "this sign-in is not valid any more", code="login_failed", hint="begin it again on the login page"
+        )
     return _begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
@@ -263,7 +286,7 @@ def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> C
 
     A session lasts 7 days at most. The role is the account's current one. Raises `StoreError`.
     """
-    row = reader.store.grants.session(_digest(secret)) if secret.startswith(SESSION_PREFIX) else None
+    row = reader.store.grants.session(digest_secret(secret)) if secret.startswith(SESSION_PREFIX) else None
     if row is None:
         return None
     now = reader.clock.now()
@@ -287,7 +310,7 @@ def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
 
 def close_session(reader: StateReader, secret: str, *, by: Caller) -> None:
     """End a session. Raises `StoreError`."""
-    reader.store.grants.close_session(_digest(secret), actor=_actor(by))
+    reader.store.grants.close_session(digest_secret(secret), actor=_actor(by))
 
 
 def create_token(
@@ -335,7 +358,7 @@ def create_token(
         last_used=None,
         revoked=None,
     )
-    secret, digest = _new_secret(TOKEN_PREFIX)
+    secret, digest = new_secret(TOKEN_PREFIX)
     reader.store.grants.add_token(row, digest=digest, actor=_actor(by))
     return CreatedTokenDocument(token=_token(row), secret=secret)
 
@@ -359,7 +382,7 @@ def resolve_token(reader: StateReader, secret: str, *, address: str = "") -> Cal
 
     Raises `StoreError`.
     """
-    row = reader.store.grants.token(_digest(secret)) if secret.startswith(TOKEN_PREFIX) else None
+    row = reader.store.grants.token(digest_secret(secret)) if secret.startswith(TOKEN_PREFIX) else None
     role = None if row is None else "admin" if row.owner else row.role
     if row is None or role not in ROLES:
         return None
@@ -372,7 +395,7 @@ def resolve_token(reader: StateReader, secret: str, *, address: str = "") -> Cal
 
 def token_has_expired(reader: StateReader, secret: str) -> bool:
     """Return whether a refused token has merely expired. Raises `StoreError`."""
-    return reader.store.grants.has_expired(_digest(secret))
+    return reader.store.grants.has_expired(digest_secret(secret))
 
 
 def list_access(
@@ -420,16 +443,6 @@ def _code_refused() -> RefusedError:
     )
 
 
-def _new_secret(prefix: str = "") -> tuple[str, str]:
-    """Return a secret of 256 random bits and the digest that is stored."""
-    secret = prefix + secrets.token_urlsafe(32)
-    return secret, _digest(secret)
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
-
-
 def _session_times(now: datetime) -> tuple[str, str]:
     return as_moment(now + _IDLE), as_moment(now + _LONGEST)
 
@@ -438,7 +451,7 @@ def _begin_session(
     reader: StateReader, row: SessionRow, secret: str, *, address: str, replaces: str | None
 ) -> OpenedSession:
     if replaces:
-        reader.store.grants.close_session(_digest(replaces), actor=Actor(user=row.user, address=address))
+        reader.store.grants.close_session(digest_secret(replaces), actor=Actor(user=row.user, address=address))
     caller = _session_caller(row, address)
     if caller is None:
         raise _login_failed()

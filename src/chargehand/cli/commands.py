@@ -1,4 +1,4 @@
-"""All commands by the task that they serve, and the short words for commands of missions."""
+"""All commands, grouped by task, and short words for commands of missions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _DECIDE = ("answer", "send", "promote", "continue", "pause", "resume", "cancel",
 SHORT: Mapping[str, tuple[str, ...]] = {
     name: ("mission", name) for name in ("list", "show", "log", "watch", "diff", *_DECIDE)
 } | {"status": ("mission", "show")}
-"""Words that may stand before the group of their command."""
+"""Words that may be given without the group of their command."""
 _WITH_VALUE = {"--server"}
 # A request of fewer words is more probably a command with an argument.
 _REQUEST_WORDS = 3

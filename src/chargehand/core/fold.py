@@ -490,6 +490,11 @@ def _apply_to_branch(state: MissionSummary, event: m.ApplyChanged) -> None:
     state.applied = event.export
 
 
+@_on(_STATE, m.DeliveryChanged)
+def _keep_delivery(state: MissionState, event: m.DeliveryChanged) -> None:
+    state.deliveries[event.delivery.target] = event.delivery
+
+
 @_on(_STATE, m.MessageSent)
 def _send(state: MissionState, event: m.MessageSent) -> None:
     if not event.again:  # older logs have no ids

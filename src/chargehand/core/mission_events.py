@@ -18,6 +18,7 @@ from chargehand.core.records import (
     QuestionKind,
     Reason,
     Reverted,
+    TargetDelivery,
     Verdict,
 )
 
@@ -382,6 +383,13 @@ class ApplyChanged(Payload, frozen=True, kw_only=True):
 
     export: Export
     commit: str
+
+
+@event("delivery.changed")
+class DeliveryChanged(Payload, frozen=True, kw_only=True):
+    """The state of delivering a commit to a target other than signature, export and the user's branch."""
+
+    delivery: TargetDelivery
 
 
 @event("mission.finished")

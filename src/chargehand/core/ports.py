@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -94,6 +95,61 @@ class ArtifactSink(Protocol):
 
     def put(self, content: bytes, *, kind: str, mission: str | None = None) -> str:
         """Store `content` and return its artifact id; equal content of one mission gets an equal id."""
+        ...
+
+
+class PendingSignIn(Struct, frozen=True, kw_only=True):
+    """A sign-in that a browser began at a provider, which returns it to `callback` (a URL) with `state`.
+
+    `verifier` is the secret of PKCE (RFC 7636); the provider is given its `challenge`.
+    """
+
+    state: str
+    verifier: str
+    callback: str
+
+    @property
+    def challenge(self) -> str:
+        """The `code_challenge` of the method S256."""
+        # Imported here: every command loads this module, and few servers have a provider.
+        import base64
+        import hashlib
+
+        return base64.urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).decode().rstrip("=")
+
+    @property
+    def nonce(self) -> str:
+        """The nonce that binds an ID token to this sign-in; it reveals nothing about the verifier."""
+        import hashlib
+
+        return hashlib.sha256(f"nonce {self.verifier}".encode()).hexdigest()
+
+
+class ExternalSubject(Struct, frozen=True, kw_only=True):
+    """A person that a provider identified: `subject` is unique at `issuer`; `claims` are further statements."""
+
+    issuer: str
+    subject: str
+    claims: Mapping[str, object] = {}
+
+
+class SignInProvider(Protocol):
+    """Signs people in elsewhere: a browser goes to the URL of `start`, and returns to the callback of the sign-in.
+
+    The methods may block; the server calls them in threads. `title` names the provider on the login page.
+    """
+
+    title: str
+
+    def start(self, pending: PendingSignIn, /) -> str:
+        """Return the URL for the browser, with state, callback, nonce and the challenge of the verifier."""
+        ...
+
+    def finish(self, parameters: Mapping[str, str], pending: PendingSignIn, /) -> ExternalSubject:
+        """Return the subject that the callback's parameters prove; the state was checked before.
+
+        Raises `RefusedError` (`login_failed`) if they prove none, `InfrastructureError` without an answer.
+        """
         ...
 
 

@@ -273,6 +273,20 @@ class Export(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class TargetDelivery(Struct, frozen=True, kw_only=True):
+    """The state of delivering a promoted commit to one target; unless it is done, a reason and the remedy.
+
+    `ref` is the place that holds it: a branch, or an address.
+    """
+
+    target: str
+    commit: str
+    state: ExportState
+    reason: str = ""
+    remedy: str = ""
+    ref: str = ""
+
+
 RedBase = Literal["go", "later", "ask", "accept_known", "stop"]
 FlakyPolicy = Literal["ask", "accept", "refuse"]
 # The subject of a question: a gap in the request, an action that needs permission, a choice between options, or

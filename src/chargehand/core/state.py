@@ -27,6 +27,7 @@ from chargehand.core.records import (
     QuestionKind,
     Reason,
     Reverted,
+    TargetDelivery,
     TierChoice,
     Verdict,
     VerdictStatus,
@@ -440,6 +441,7 @@ class MissionState(MissionSummary, kw_only=True):
     conflicts: list[m.MergeConflicted] = []
     prepared: m.PromotionPrepared | None = None
     signed: str | None = None
+    deliveries: dict[str, TargetDelivery] = {}
     steps: dict[str, m.StepFinished] = {}
     continued: dict[int, m.MissionContinued] = {}
     plan: PlanProgress | None = None

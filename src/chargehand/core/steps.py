@@ -57,6 +57,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     p.HeadSigned: "promotion",
     p.ExportChanged: "promotion",
     p.ApplyChanged: "promotion",
+    p.DeliveryChanged: "promotion",
     p.MissionRolledBack: "promotion",
     p.MissionFinished: "promotion",
 }

@@ -23,7 +23,7 @@ from chargehand.missions.control import Control, Controls
 from chargehand.missions.coordination.coordinator import Coordinator
 from chargehand.missions.flow import MissionFlow
 from chargehand.missions.journal import Journal, MissionSubmission, Unlogged, claim_mission, create_mission
-from chargehand.missions.promotion.promoter import Fault, Promoter, no_fault
+from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.promotion.rebase import advance_base, has_branch_moved, rebase_promoted
 from chargehand.missions.reading import (
     MissionReader,
@@ -49,6 +49,7 @@ from chargehand.missions.verdict.judgement import judge_verdict, person_may_prom
 from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.store.rows import MissionFilter
+from chargehand.workspace.errors import Fault, no_fault
 from chargehand.workspace.rollback import RollbackPlan
 from chargehand.workspace.workspace import Workspace
 

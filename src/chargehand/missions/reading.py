@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import GENESIS, Event
 from chargehand.core.fold import apply, fold, mark_unheld
-from chargehand.core.records import Checkpoint, Reason
+from chargehand.core.records import Checkpoint, Reason, TargetDelivery
 from chargehand.core.state import MissionState, MissionSummary, independent_copy, total_cost
 from chargehand.durable.workers import Roster
 from chargehand.store.chain import AuditProblem
@@ -303,6 +303,19 @@ def is_exported(state: MissionState) -> bool:
     return state.exported is not None and state.exported == state.commit
 
 
+def find_delivery(state: MissionState, target: str, commit: str) -> TargetDelivery:
+    """Return the recorded delivery of a commit to a target given by the wiring; `pending` if there is none."""
+    known = state.deliveries.get(target)
+    if known is not None and known.commit == commit:
+        return known
+    return TargetDelivery(target=target, commit=commit, state="pending")
+
+
+def retry_command(state: MissionState) -> str:
+    """Return the command that delivers the branch's commit again: the one that was given."""
+    return f"chargehand mission {'rollback' if is_rolled_back(state) else 'promote'} {state.id}"
+
+
 def is_applied(state: MissionState) -> bool:
     """Return whether the user's own branch was moved to the last promoted commit."""
     return state.applied is not None and state.applied.state == "done"
@@ -329,12 +342,15 @@ def plan_seconds_left(state: MissionState, now: datetime) -> float | None:
 
 
 def is_undelivered(state: MissionState) -> bool:
-    """Return whether a valid promotion was not exported, or not applied as requested."""
+    """Return whether a valid promotion was not exported, not applied as requested, or not delivered further."""
     if state.status != "promoted" or state.request is None or is_rolled_back(state):
         return False
     if state.commit is None or state.parent:  # a task's coordinator delivers
         return False
-    return not is_exported(state) or (state.request.apply and not is_applied(state))
+    if not is_exported(state) or (state.request.apply and not is_applied(state)):
+        return True
+    # A target that got an earlier commit gets the present one too.
+    return any((each.commit, each.state) != (state.commit, "done") for each in state.deliveries.values())
 
 
 def is_part_of_plan(state: MissionState) -> bool:

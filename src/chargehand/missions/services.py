@@ -22,9 +22,10 @@ from chargehand.core.errors import InfrastructureError
 from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import DriverName, Spent
-from chargehand.core.records import MissionRequest, TierChoice
+from chargehand.core.records import MissionRequest, TargetDelivery, TierChoice
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.workers import Role, Workers
+from chargehand.missions.journal import Journal
 from chargehand.models.contract import CallRecord
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.policy.rules import Rules
@@ -32,6 +33,7 @@ from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
 from chargehand.store.rows import MissionRow
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
+from chargehand.workspace.errors import Fault
 
 if TYPE_CHECKING:  # replay loads every dialect, which a mission without a recording never needs
     from chargehand.models.request_matching import Divergence
@@ -159,6 +161,36 @@ def trust_no_command(command: str) -> bool:
     return False
 
 
+class DeliveryTarget(Protocol):
+    """One place to which a mission's promoted commits are delivered; its state is in the mission's log.
+
+    `name` is unique among the targets, and `needs` names earlier ones that must be done with the same commit.
+    While an outcome is `pending`, the delivery is repeated after each of `retry_seconds`: in total seconds, not
+    minutes, as the mission waits. After that, and if it is `blocked`, a person's command repeats it.
+    """
+
+    name: str
+    needs: tuple[str, ...] = ()
+    retry_seconds: tuple[float, ...] = ()
+
+    def applies(self) -> bool:
+        """Return whether this mission is to be delivered here."""
+        ...
+
+    def recorded(self, commit: str) -> TargetDelivery:
+        """Return the state of delivering a commit according to the log."""
+        ...
+
+    async def deliver(self, commit: str) -> TargetDelivery:
+        """Deliver the mission branch's commit and record the outcome; do nothing if that is recorded as done.
+
+        The worker may die between the act and its record: look whether the act was done before doing it. A
+        failure is an outcome with a reason and the remedy, and never touches the promotion. Raises `FencedError`
+        if another worker has claimed the mission.
+        """
+        ...
+
+
 class Services(Struct, frozen=True, kw_only=True):
     """All concrete dependencies of the mission flow; `worker` is this process among the `workers`.
 
@@ -167,7 +199,8 @@ class Services(Struct, frozen=True, kw_only=True):
     snippet runner and raises `TierUnavailableError` if that is impossible. `attempts_at_once` and `checks_at_once`
     are limits of the state directory, shared by all its processes. `prepare_task` returns the request of a task,
     with a model if one is named, `check_plan` raises for a plan that no agent can do, and `stop_mission` cancels
-    an unfinished mission with a reason; it may block.
+    an unfinished mission with a reason; it may block. `targets` open further delivery targets, in order, which
+    come after signature, export and the user's branch.
     """
 
     home: Path
@@ -198,6 +231,7 @@ class Services(Struct, frozen=True, kw_only=True):
     prepare_task: PrepareTask = prepare_alike
     check_plan: Callable[[MissionRequest, Plan], None] = accept_plan
     stop_mission: Callable[[str, str], None] = leave_alone
+    targets: tuple[OpenTarget, ...] = ()
 
     def live(self, row: MissionRow) -> bool:
         """Return whether a living worker holds a mission right now."""
@@ -231,6 +265,10 @@ class Services(Struct, frozen=True, kw_only=True):
             cpu_percent=wanted.cpu_percent,
             cpu_seconds=wanted.cpu_time,
         )
+
+
+# Opens a delivery target for one mission, without input or output; the `Fault` is called at its crash points.
+OpenTarget = Callable[[Services, Journal, Fault], DeliveryTarget]
 
 
 class DepotReader(Struct, eq=False):

@@ -54,9 +54,9 @@ _ACTIONS: Mapping[AccessRule, str] = {
     # A person's account, whatever the role; of tokens, only those with the scope to administer can make others.
     AccessRule("viewer", "administer"): "token.own.create token.own.revoke password.own.set",
     AccessRule("admin", "administer"): "user.list user.create user.role user.password user.disable "
-    "user.enable user.remove token.list token.create token.revoke config.show config.set secret.list "
-    "secret.set project.trust policy.allow audit.export access.list store.check store.backup store.restore "
-    "store.rebuild store.collect",
+    "user.enable user.remove user.link user.unlink token.list token.create token.revoke config.show config.set "
+    "secret.list secret.set project.trust policy.allow audit.export access.list store.check store.backup "
+    "store.restore store.rebuild store.collect",
 }
 ACCESS_RULES: Mapping[str, AccessRule] = {
     action: rule for rule, actions in _ACTIONS.items() for action in actions.split()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import html
 import mimetypes
 from pathlib import Path
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
+
+from chargehand.core.ports import SignInProvider
 
 _NO_PAGES = (
     b"<!doctype html><meta charset=utf-8><title>Chargehand</title>"
@@ -25,8 +28,7 @@ class _File(Struct, frozen=True):
     cached: str
 
     @classmethod
-    def read(cls, path: Path) -> _File:
-        content = path.read_bytes()
+    def of(cls, path: Path, content: bytes) -> _File:
         small = len(content) < _LEAST_COMPRESSED_BYTES or path.suffix in _BINARY
         return cls(
             content=content,
@@ -38,12 +40,22 @@ class _File(Struct, frozen=True):
 
 
 class Pages:
-    """Serves the files of a directory; any other path gets the application's page, which does its own routing."""
+    """Serves the files of a directory; any other path gets the application's page, which does its own routing.
 
-    def __init__(self, directory: Path) -> None:
+    The login page offers the external sign-in of `provider`.
+    """
+
+    def __init__(self, directory: Path, *, provider: SignInProvider | None = None) -> None:
         self._files = {
-            f"/{path.relative_to(directory)}": _File.read(path) for path in directory.rglob("*") if path.is_file()
+            f"/{path.relative_to(directory)}": _File.of(path, path.read_bytes())
+            for path in directory.rglob("*")
+            if path.is_file()
         }
+        page = directory / "index.html"
+        if provider is not None and page.is_file():
+            meta = f'<meta name="chargehand-sign-in" content="{html.escape(provider.title)}" />'
+            content = page.read_text().replace("</head>", f"{meta}</head>", 1)
+            self._files["/index.html"] = _File.of(page, content.encode())
 
     async def serve(self, request: Request) -> Response:
         """Return a file, or the application's page."""

@@ -71,8 +71,8 @@ class Sessions:
 
         Raises `RefusedError` (`login_needed`, `token_unknown`, `token_expired`), `StoreError`.
         """
-        address = _address(request)
-        secret = _bearer(request)
+        address = request_address(request)
+        secret = request_secret(request)
         if secret.startswith(SESSION_PREFIX):
             caller = resolve_session(self._reader, secret, address=address)
         else:
@@ -95,8 +95,8 @@ class Sessions:
     def log_in(self, request: Request, body: Mapping[str, Any]) -> Response:
         """Open a session. Raises `RefusedError` (`login_failed`), `RateLimitedError`."""
         given = read_arguments(LoginBody, path={}, query=(), body=body)
-        address = _address(request)
-        before = _bearer(request)
+        address = request_address(request)
+        before = request_secret(request)
         if given.code is not None:
             note = self._lines.of(name_network(request)).try_take
             opened = redeem_login_code(
@@ -111,7 +111,7 @@ class Sessions:
 
     def _log_in_by_password(self, request: Request, user: str, password: str, *, replaces: str) -> OpenedSession:
         network = name_network(request)
-        address = _address(request)
+        address = request_address(request)
         limits = self._accounts.of(f"{user} {network}"), self._addresses.of(network)
         for limit in limits:
             limit.take(hint=_OTHER_WAY)
@@ -122,11 +122,11 @@ class Sessions:
 
     def log_out(self, request: Request, caller: Caller) -> Response:
         """End the caller's session; may block."""
-        close_session(self._reader, _bearer(request), by=caller)
+        close_session(self._reader, request_secret(request), by=caller)
         return Response(status_code=204)
 
 
-def _bearer(request: HTTPConnection) -> str:
+def request_secret(request: HTTPConnection) -> str:
     """Return the secret that a request carries, "" unless there is exactly one."""
     given = request.headers.getlist("authorization")
     if given:
@@ -138,7 +138,7 @@ def _bearer(request: HTTPConnection) -> str:
 
 def name_network(request: HTTPConnection) -> str:
     """Return the address range of one stranger, "" for this machine: one address of IPv4, 2^64 of IPv6."""
-    address = _address(request)
+    address = request_address(request)
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -146,7 +146,7 @@ def name_network(request: HTTPConnection) -> str:
     return address if found.version == 4 else str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
 
 
-def _address(request: HTTPConnection) -> str:
+def request_address(request: HTTPConnection) -> str:
     """Return the address that a request comes from, "" for this machine."""
     host = request.client.host if request.client is not None else ""
     try:

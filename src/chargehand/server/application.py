@@ -9,7 +9,7 @@ import functools
 import logging
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from chargehand.app.accounts import Caller, require_access
 from chargehand.app.composition import App
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
+from chargehand.core.ports import SignInProvider
 from chargehand.server._access_lines import ACCOUNT, AccessLines
 from chargehand.server._feed import EventFeed, FeedFilter
 from chargehand.server._guard import CallerLimits, Hosts, RequestGuard
@@ -101,6 +102,7 @@ class ChargehandServer:
         hosts: Hosts,
         keep_traceback: KeepTraceback = lambda error: "",
         pages: Path = PAGES,
+        sign_in: SignInProvider | None = None,
     ) -> None:
         self._environ = environ
         self._cwd = cwd
@@ -130,6 +132,7 @@ class ChargehandServer:
             for route in ROUTES
         ]
         routes += [
+            *(self._sign_in_routes(sign_in, hosts) if sign_in is not None else ()),
             HttpRoute(f"{PREFIX}/session", self.log_in, methods=["POST"]),
             HttpRoute(f"{PREFIX}/session", self.log_out, methods=["DELETE"]),
             HttpRoute(f"{PREFIX}/events", self.follow_events, methods=["GET"]),
@@ -141,7 +144,7 @@ class ChargehandServer:
             HttpRoute("/ready", self.show_readiness, methods=["GET"]),
             HttpRoute("/metrics", self.show_metrics, methods=["GET"]),
             HttpRoute("/openapi.json", self.show_openapi, methods=["GET"]),
-            HttpRoute("/{path:path}", Pages(pages).serve, methods=["GET"]),
+            HttpRoute("/{path:path}", Pages(pages, provider=sign_in).serve, methods=["GET"]),
         ]
         zipped = GZipMiddleware(
             _give_places_back(Starlette(routes=routes, lifespan=self._lifespan)),
@@ -152,6 +155,13 @@ class ChargehandServer:
         self.application: ASGIApp = AccessLines(
             guarded, templates={route.endpoint: route.path for route in routes}
         )
+
+    def _sign_in_routes(self, provider: SignInProvider, hosts: Hosts) -> Iterator[HttpRoute]:
+        # Imported here: most servers have no provider, and start without this code.
+        from chargehand.server._sign_in import SignInRoutes
+
+        for method, path, work in SignInRoutes(self._shared, provider, hosts).routes:
+            yield HttpRoute(path, functools.partial(self.answer_sign_in, work), methods=[method])
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
@@ -315,6 +325,18 @@ class ChargehandServer:
         body = await _read_body(request, within=_LOGIN_BODY_SECONDS)
         threads = self._entry if "code" in body else self._passwords
         return await self._in_thread(lambda: self._sessions.log_in(request, body), threads)
+
+    async def answer_sign_in(
+        self, work: Callable[[Request, dict[str, Any]], Response], request: Request
+    ) -> Response:
+        """Answer a step of an external sign-in, in the threads and the places of logins."""
+
+        async def enter() -> Response:
+            request.scope[_HELD].append(self._logins.take(name_network(request)))
+            body = await _read_body(request, within=_LOGIN_BODY_SECONDS) if request.method == "POST" else {}
+            return await self._in_thread(lambda: work(request, body), self._passwords)
+
+        return await self.answer_safely(enter)
 
     @_answer_errors
     async def log_out(self, request: Request) -> Response:

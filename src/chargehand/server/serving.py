@@ -28,6 +28,7 @@ from chargehand.app.accounts import require_accounts
 from chargehand.app.worker import AWAY, engine_answers
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError, UsageError
+from chargehand.core.ports import SignInProvider
 from chargehand.reports.reading import StateReader, state_home
 from chargehand.reports.statistics import export_traces, watch_alerts
 from chargehand.server._guard import Hosts
@@ -169,6 +170,7 @@ async def serve(
     on_signal: Callable[[Callable[[], bool]], None],
     announce: Callable[[], None],
     keep_traceback: KeepTraceback,
+    sign_in: SignInProvider | None = None,
 ) -> None:
     """Serve until a signal; `announce` is called once requests are answered.
 
@@ -176,7 +178,9 @@ async def serve(
     end.
     """
     hosts = hosts_of(listening, options.names, options.proxies)
-    server = ChargehandServer(environ=environ, cwd=cwd, hosts=hosts, keep_traceback=keep_traceback)
+    server = ChargehandServer(
+        environ=environ, cwd=cwd, hosts=hosts, keep_traceback=keep_traceback, sign_in=sign_in
+    )
     granian = _Granian(server.application, listening)
     ended = asyncio.Event()
 

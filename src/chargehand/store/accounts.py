@@ -19,7 +19,7 @@ from chargehand.core.errors import NotFoundError, RefusedError, UsageError, near
 from chargehand.store.chain import is_moment
 from chargehand.store.database.connection import Database, Transaction
 
-LoginKind = Literal["password", "code"]
+LoginKind = Literal["password", "code", "external"]
 AccessOutcome = Literal["done", "refused"]
 # People without an account can cause refusals at will, and must not fill the disk; completed actions are kept for
 # good. The bound applies per actor: refusals of an account push out no failed logins, whose actor is "".
@@ -240,16 +240,16 @@ class Accounts:
             transaction.note("user.disable" if disabled else "user.enable", name)
 
     def remove(self, name: str, *, actor: Actor, keep_administrator: bool = False) -> None:
-        """Remove an account with its sessions and tokens: a later account of that name inherits nothing.
+        """Remove an account with its sessions, tokens and subjects: a later account of that name inherits nothing.
 
         Raises as `set_role`.
         """
         with self._log.change(actor) as change, self._keep_administrator(change, keep_administrator):
             self._require(change.execute("DELETE FROM accounts WHERE name = ?", (name,)).rowcount, name)
-            change.execute("DELETE FROM web_sessions WHERE kind = 'password' AND user = ?", (name,))
+            change.execute("DELETE FROM web_sessions WHERE kind <> 'code' AND user = ?", (name,))
             change.execute("DELETE FROM api_tokens WHERE owner = 0 AND user = ?", (name,))
             # The next user of the name is another person.
-            for table in ("reviews", "keyed_requests"):
+            for table in ("reviews", "keyed_requests", "external_subjects"):
                 change.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
             change.note("user.remove", name)
 
@@ -289,7 +289,7 @@ class Accounts:
         changed = transaction.execute(f"UPDATE accounts SET {change} WHERE name = ?", (value, name)).rowcount
         self._require(changed, name)
         if closing:
-            transaction.execute("DELETE FROM web_sessions WHERE kind = 'password' AND user = ?", (name,))
+            transaction.execute("DELETE FROM web_sessions WHERE kind <> 'code' AND user = ?", (name,))
 
     @contextmanager
     def _keep_administrator(self, change: AccessChange, keep: bool) -> Iterator[None]:
@@ -349,7 +349,7 @@ class Grants:
                 digest=digest, user=user, role=None, kind="code", created=change.now, last_seen=change.now,
                 expires=expires, ends=ends,
             )  # fmt: skip
-            _insert_session(change, session)
+            insert_session(change, session)
             change.note("session.open", user)
         return session
 
@@ -372,7 +372,7 @@ class Grants:
                 digest=digest, user=user, role=_text(row[0]), kind="password", created=change.now,
                 last_seen=change.now, expires=expires, ends=ends,
             )  # fmt: skip
-            _insert_session(change, session)
+            insert_session(change, session)
             change.settle(attempt.line, "session.open", user)
         return session
 
@@ -380,14 +380,14 @@ class Grants:
         """Return the valid session with this digest, or `None`. Raises `StoreError`."""
         query = """
             SELECT digest, user, kind, web_sessions.created, last_seen, expires, ends, role, disabled
-            FROM web_sessions LEFT JOIN accounts ON name = user AND kind = 'password' WHERE digest = ?
+            FROM web_sessions LEFT JOIN accounts ON name = user AND kind <> 'code' WHERE digest = ?
         """
         with self._database.read() as connection:
             row = connection.execute(query, (digest,)).fetchone()
         now = as_moment(self._clock.now())
         if row is None or not _equal(row[0], digest) or not (_lasts(row[5], now) and _lasts(row[6], now)):
             return None
-        if row[2] != "code" and (row[2] != "password" or row[8] != 0):
+        if row[2] != "code" and (row[2] not in ("password", "external") or row[8] != 0):
             return None
         return SessionRow(
             digest=digest, user=_text(row[1]), role=None if row[2] == "code" else _text(row[7]), kind=row[2],
@@ -412,8 +412,8 @@ class Grants:
     def close_all(self, *, actor: Actor) -> None:
         """End all sessions and void all codes, for example after a restore. Raises `StoreError`."""
         with self._log.change(actor) as change:
-            change.execute("DELETE FROM web_sessions")
-            change.execute("DELETE FROM login_codes")
+            for table in ("web_sessions", "login_codes", "pending_sign_ins"):
+                change.execute(f"DELETE FROM {table}")
             change.note("session.close", "all")
 
     def add_token(self, token: TokenRow, *, digest: str, actor: Actor) -> None:
@@ -475,11 +475,13 @@ class Grants:
         tables = (
             ("accounts", "name", f"role IN ({known}) AND disabled IN (0, 1) AND typeof(failures) = 'integer'",
              ("created",), ("locked_until",)),
-            ("web_sessions", "user", f"kind IN ('password', 'code') AND {digest}",
+            ("web_sessions", "user", f"kind IN ('password', 'code', 'external') AND {digest}",
              ("created", "last_seen", "expires", "ends"), ()),
             ("login_codes", "user", digest, ("created", "expires"), ("used",)),
             ("api_tokens", "id", f"owner IN (0, 1) AND {digest}",
              ("created", "expires"), ("last_used", "revoked")),
+            ("external_subjects", "user", "length(issuer) > 0 AND length(subject) > 0", ("created",), ()),
+            ("pending_sign_ins", "return_to", digest, ("expires",), ()),
         )  # fmt: skip
         with self._database.read() as connection:
             for table, name, good, needed, optional in tables:
@@ -504,7 +506,8 @@ def as_moment(time: datetime) -> str:
     return time.isoformat(timespec="microseconds")
 
 
-def _insert_session(change: AccessChange, session: SessionRow) -> None:
+def insert_session(change: AccessChange, session: SessionRow) -> None:
+    """Add a session in a transaction, and remove expired ones."""
     change.execute("DELETE FROM web_sessions WHERE expires <= ?", (change.now,))
     values = (session.digest, session.user, session.kind, session.created, session.last_seen)
     insert = "INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?, ?, ?)"

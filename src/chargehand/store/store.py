@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
     from chargehand.store.envelopes import Envelope
     from chargehand.store.idempotency import IdempotencyKeys
     from chargehand.store.reviews import Reviews
+    from chargehand.store.sign_ins import ExternalSubjects, PendingSignIns
 
 # Files that commands and workers may write before the store exists, however they ended.
 _BEFORE_THE_STORE = re.compile(
@@ -93,6 +94,20 @@ class Store:
         from chargehand.store.accounts import Grants
 
         return Grants(self.database, self.access_log, clock=self._clock)
+
+    @cached_property
+    def subjects(self) -> ExternalSubjects:
+        """The external subjects of accounts."""
+        from chargehand.store.sign_ins import ExternalSubjects
+
+        return ExternalSubjects(self.database, self.access_log)
+
+    @cached_property
+    def sign_ins(self) -> PendingSignIns:
+        """The sign-ins of browsers at an external provider."""
+        from chargehand.store.sign_ins import PendingSignIns
+
+        return PendingSignIns(self.database, self.access_log, clock=self._clock)
 
     @cached_property
     def alerts(self) -> Alerts:

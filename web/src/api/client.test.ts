@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { afterEach, expect, it, vi } from "vitest";
 import { fetchMissionPage } from "./queries";
-import { ApiError, get, logIn, post, whenSessionLost } from "./client";
+import { ApiError, get, logIn, post, signIn, whenSessionLost } from "./client";
 import { keepSecret } from "./sessionSecret";
 
 afterEach(() => vi.unstubAllGlobals());
@@ -45,6 +45,17 @@ it("sends the secret of the login, and no cookie", async () => {
   await expect(post("/missions/m/pause")).resolves.toEqual({ ok: true });
   expect(asked.map(({ token }) => token)).toEqual([null, "Bearer chs_one"]);
   expect(new Set(asked.map(({ cookies }) => cookies))).toEqual(new Set(["omit"]));
+  keepSecret(null);
+});
+
+it("sends the cookie of an external sign-in with its code only", async () => {
+  const asked = serve(json({ secret: "chs_one", session: { user: "ines" } }), json({ ok: true }));
+  await expect(signIn("x")).resolves.toEqual({ user: "ines" });
+  await expect(post("/missions/m/pause")).resolves.toEqual({ ok: true });
+  expect(asked.map(({ url, token, cookies }) => [url, token, cookies])).toEqual([
+    ["/api/v1/sign-in", null, "same-origin"],
+    ["/api/v1/missions/m/pause", "Bearer chs_one", "omit"],
+  ]);
   keepSecret(null);
 });
 

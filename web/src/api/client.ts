@@ -54,6 +54,15 @@ export async function logIn(credentials: unknown): Promise<Session> {
   return opened.session;
 }
 
+export const SIGN_IN = "/sign-in";
+
+/** Opens the session of an external sign-in, which a cookie binds to this browser. */
+export async function signIn(code: string): Promise<Session> {
+  const opened = await post<OpenedSession>(SIGN_IN, { code });
+  keepSecret(opened.secret);
+  return opened.session;
+}
+
 export async function logOut(): Promise<void> {
   await remove("/session");
   keepSecret(null);
@@ -97,7 +106,9 @@ async function send<T>(
  */
 async function request(method: string, path: string, headers: Record<string, string>, init: RequestInit = {}): Promise<Response> {
   const secret = readSecret();
-  const ask = () => reach(path, { ...init, method, credentials: "omit", headers: { ...headers, ...authorization() } });
+  // Only the exchange after an external sign-in needs its cookie.
+  const credentials = path === SIGN_IN ? "same-origin" : "omit";
+  const ask = () => reach(path, { ...init, method, credentials, headers: { ...headers, ...authorization() } });
   const response = await ask();
   return response.status === 401 && readSecret() !== secret ? ask() : response;
 }

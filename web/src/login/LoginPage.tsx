@@ -1,7 +1,8 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useRouter } from "@tanstack/react-router";
 import { useEffect, useRef, useState, type SyntheticEvent } from "react";
-import { ApiError, logIn } from "../api/client";
+import { ApiError, logIn, SIGN_IN, signIn } from "../api/client";
+import type { Session } from "../api/contract";
 import { sessionQuery } from "../api/queries";
 import { Button } from "../design/Button";
 import { TextField } from "../design/Field";
@@ -9,12 +10,17 @@ import { Toasts } from "../design/Toasts";
 import "./login.css";
 import { safeReturn } from "./safeReturn";
 
+/** The server's redirect after an external sign-in has the code behind this. */
+const SIGNED_IN = "sign-in=";
+
 export function LoginPage() {
-  const { busy, error, enter } = useLogin();
+  const { busy, error, enter, back } = useLogin();
+  // The server names an external provider in its page, if it has one.
+  const provider = document.querySelector<HTMLMetaElement>("meta[name=chargehand-sign-in]")?.content;
   const submit = (event: SyntheticEvent<HTMLFormElement>) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget);
-    void enter({ user: form.get("user"), password: form.get("password") });
+    void enter(() => logIn({ user: form.get("user"), password: form.get("password") }));
   };
   return (
     <main className="login">
@@ -35,6 +41,7 @@ export function LoginPage() {
         <Button type="submit" kind="primary" busy={busy}>
           Sign in
         </Button>
+        {provider && <a href={`/api/v1${SIGN_IN}?return=${encodeURIComponent(safeReturn(back))}`}>Sign in with {provider}</a>}
       </form>
       <Toasts />
     </main>
@@ -47,13 +54,14 @@ function useLogin() {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
 
-  const enter = async (credentials: unknown) => {
+  const { back }: { back?: string } = router.state.location.search;
+
+  const enter = async (open: () => Promise<Session>) => {
     setBusy(true);
     setError("");
     try {
-      client.setQueryData(sessionQuery.queryKey, await logIn(credentials));
-      const search: { back?: string } = router.state.location.search;
-      router.history.replace(safeReturn(search.back));
+      client.setQueryData(sessionQuery.queryKey, await open());
+      router.history.replace(safeReturn(back));
     } catch (failure) {
       const { message, hint } = failure instanceof ApiError ? failure : { message: String(failure), hint: "" };
       setError(`${message} ${hint}`.trim());
@@ -69,8 +77,8 @@ function useLogin() {
     const given = code.current;
     code.current = "";
     history.replaceState(history.state, "", location.pathname + location.search);
-    void enter({ code: given });
+    void enter(() => (given.startsWith(SIGNED_IN) ? signIn(given.slice(SIGNED_IN.length)) : logIn({ code: given })));
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, []);
-  return { busy, error, enter };
+  return { busy, error, enter, back };
 }

@@ -1,8 +1,8 @@
-"""Promotion: merge, verdict on the merged tree, journal, compare-and-swap, export; and roll-back.
+"""Promotion: merge, verdict on the merged tree, journal, compare-and-swap, delivery; and roll-back.
 
 The journal is the event `promotion.prepared`, on disk before the swap. After a crash the branch decides: at the
 new commit the promotion happened and is finished (`Promoter.settle_prepared`); at the old one it did not and is
-forgotten. Export, signature and apply come after the swap and never undo it: each can be delivered later.
+forgotten. Delivery to the targets comes after the swap and never undoes it: each can be delivered later.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
-from chargehand.core.errors import ChargehandError, FencedError, RefusedError
+from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import (
-    ApplyChanged,
-    ExportChanged,
-    HeadSigned,
     MissionRolledBack,
     PromotionDone,
     PromotionPrepared,
 )
 from chargehand.core.plans import Task
-from chargehand.core.records import Base, Export, Verdict
+from chargehand.core.records import Base, Verdict
 from chargehand.core.state import MissionState
+from chargehand.missions.delivery.targets import DeliveryTargets
 from chargehand.missions.journal import Journal
 from chargehand.missions.promotion.rebase import conflict_event, name_paths
-from chargehand.missions.provenance import sign_provenance
 from chargehand.missions.reading import (
     already_rolled_back_error,
     is_applied,
@@ -37,22 +34,12 @@ from chargehand.missions.reading import (
 )
 from chargehand.missions.services import Services
 from chargehand.missions.task_rollback import TaskRollback
-from chargehand.missions.verdict.commits import HEADS, PREFIX, promotion_message, promotion_parents
+from chargehand.missions.verdict.commits import promotion_message, promotion_parents
 from chargehand.missions.verdict.judgement import person_may_promote
 from chargehand.missions.verdict.restored import find_rejected
-from chargehand.store.heads import SignedHead
-from chargehand.workspace.checkout import fast_forward as apply_branch
-from chargehand.workspace.errors import RefMovedError
-from chargehand.workspace.export import export_branch, export_notes
+from chargehand.workspace.errors import Fault, RefMovedError, no_fault
 from chargehand.workspace.merge import MergeConflictError
 from chargehand.workspace.rollback import revert_command
-
-# Called at named points, where tests kill the process or raise.
-Fault = Callable[[str], None]
-
-
-def no_fault(point: str) -> None:
-    """Do nothing at a named fault point."""
 
 
 class Promoter:
@@ -63,6 +50,7 @@ class Promoter:
         self._journal = journal
         self._fault = fault
         self._ref = mission_ref(journal.mission)
+        self._targets = DeliveryTargets(services, journal, fault)
 
     async def promote(
         self,
@@ -177,16 +165,10 @@ class Promoter:
         return state.commit is not None and state.status != "promoted"
 
     async def deliver(self) -> None:
-        """Sign the promoted result, export it, and apply it if requested; completed steps are skipped."""
-        state = self._journal.state
-        assert state.request is not None
-        assert state.commit is not None
-        # Signed first: the signature is a note on the commit, and the export includes the note.
-        await self.sign(state.commit)
-        if not is_exported(state):
-            await self.export()
-        if state.request.apply and not is_applied(state):
-            await self.apply()
+        """Deliver the promoted result to every target; those that have it are skipped."""
+        commit = self._journal.state.commit
+        assert commit is not None
+        await self._targets.deliver(commit)
 
     async def _sign_last(self) -> None:
         """Sign the branch's commit before the branch moves on: an earlier worker may have ended before signing."""
@@ -194,91 +176,8 @@ class Promoter:
             await self.sign(commit)
 
     async def sign(self, commit: str) -> None:
-        """Sign the log and the commit's provenance from it, and note both on the commit, once.
-
-        A failure is recorded and does not undo the promotion.
-        """
-        if self._journal.state.signed == commit:
-            return
-        depot, store, mission = self._services.depot, self._services.store, self._journal.mission
-
-        def annotate() -> SignedHead:
-            # Notes from before a crash are reused: a commit has one of each.
-            noted = map(SignedHead.decode, (depot.annotation(commit) or "").encode().splitlines())
-            head = next((each for each in noted if each.mission == mission), None) or store.sign_head(mission)
-            known = depot.provenance(commit)
-            provenance = "" if known else sign_provenance(store, head, version=self._services.version)
-            self._fault("attested")
-            depot.annotate(commit, head.encode().decode(), provenance=provenance)
-            return head
-
-        try:
-            head = await asyncio.to_thread(annotate)
-            self._fault("signed")
-        except FencedError:
-            raise
-        except ChargehandError as error:
-            self._journal.record(HeadSigned(commit=commit, problem=error.message))
-        else:
-            self._journal.record(HeadSigned(commit=commit, seq=head.seq, key=head.key))
-
-    async def export(self) -> Export:
-        """Write the mission branch into the user's repository and record the outcome."""
-        state = self._journal.state
-        assert state.commit is not None
-        assert state.request is not None
-        if state.exported is not None and state.export is not None:
-            export = await self._write(state.commit, state.export.ref.removeprefix(HEADS), state.exported)
-        else:
-            branch = f"{PREFIX}{state.request.slug}"
-            export = await self._write(state.commit, branch, None)
-            if export.state == "blocked":  # e.g. the name is taken: the mission's id makes it unique
-                other = await self._write(state.commit, f"{branch}-{self._journal.mission[-6:]}", None)
-                export = other if other.state == "done" else export
-        self._fault("exported")
-        # Either command delivers the branch's commit; the retry repeats the command that was given.
-        export = self._add_retry(export, "rollback" if is_rolled_back(state) else "promote")
-        self._journal.record(ExportChanged(export=export, commit=state.commit), durable=True)
-        return export
-
-    async def _write(self, commit: str, branch: str, old: str | None) -> Export:
-        depot = self._services.depot
-        try:
-            export = await asyncio.to_thread(export_branch, depot, commit, branch=branch, expected_old=old)
-            if export.state != "done":
-                return export
-            reason = ""
-            try:
-                await asyncio.to_thread(export_notes, depot, commit)
-            except ChargehandError as error:  # the branch was exported anyway
-                reason = f"without the notes of signed log and provenance: {error.message}"
-            return replace(export, reason=reason)
-        except ChargehandError as error:  # the promotion is still valid, and can be delivered later
-            return Export(ref=f"{HEADS}{branch}", state="blocked", reason=error.message)
-
-    def _add_retry(self, export: Export, verb: str) -> Export:
-        """Add the command for a retry to the reason of a blocked export."""
-        if export.state != "blocked":
-            return export
-        command = f"chargehand mission {verb} {self._journal.mission}"
-        return replace(export, reason=f"{export.reason}; once that is resolved: {command}")
-
-    async def apply(self) -> Export:
-        """Fast-forward the user's own branch if it has not moved and the touched paths are clean."""
-        state = self._journal.state
-        base = state.promoted_on
-        assert state.commit is not None
-        assert base is not None
-        assert base.branch is not None
-        try:
-            applied = await asyncio.to_thread(
-                apply_branch, self._services.depot, state.commit, branch=base.branch, at=base.commit
-            )
-        except ChargehandError as error:
-            applied = Export(ref=f"{HEADS}{base.branch}", state="blocked", reason=error.message)
-        applied = self._add_retry(applied, "promote")
-        self._journal.record(ApplyChanged(export=applied, commit=state.commit), durable=True)
-        return applied
+        """Sign a commit of the mission branch once; a failure is recorded and does not undo the promotion."""
+        await self._targets.sign.deliver(commit)
 
     async def roll_back(self) -> str:
         """Put a commit with the base's tree on the mission branch, export it, and return it."""
@@ -286,10 +185,11 @@ class Promoter:
         base = state.promoted_on
         if state.commit is None or base is None:
             raise not_promoted_error(state)
-        if is_rolled_back(state):  # but its export may have been blocked
-            if is_exported(state):
+        if is_rolled_back(state):  # but its delivery may have been blocked
+            if is_exported(state) and not self._targets.has_unfinished(state.commit):
                 raise already_rolled_back_error(state)
-            await self.export()
+            await self._targets.export.deliver(state.commit)
+            await self._targets.deliver_further(state.commit)
             return state.commit
         message = f"Roll back mission {self._journal.mission}\n\nThis reverts commit {state.commit}.\n"
         undo = await asyncio.to_thread(revert_command, self._services.depot, base.commit, state.commit)
@@ -320,18 +220,9 @@ class Promoter:
         self._fault("rolled_back")
         done = MissionRolledBack(ref=self._ref, commit=commit, tree=tree, tasks=tasks)
         self._journal.record(done, durable=True)
-        await self.sign(commit)
-        await self.export()
+        await self._targets.sign.deliver(commit)
+        await self._targets.export.deliver(commit)
         if was_applied:
-            assert base.branch is not None
-            try:
-                undone = await asyncio.to_thread(
-                    apply_branch, self._services.depot, commit, branch=base.branch, at=promoted
-                )
-            except ChargehandError as error:
-                undone = Export(ref=f"{HEADS}{base.branch}", state="blocked", reason=error.message)
-            if undone.state == "blocked":
-                reason = f"{undone.reason}; the mission's change is still on it: `{undo}` there takes it back"
-                undone = replace(undone, reason=reason)
-            self._journal.record(ApplyChanged(export=undone, commit=commit), durable=True)
+            await self._targets.apply.revert(commit, promoted=promoted, undo=undo)
+        await self._targets.deliver_further(commit)
         return commit

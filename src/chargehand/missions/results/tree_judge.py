@@ -18,7 +18,6 @@ from chargehand.core.records import Base, MissionRequest, Verdict, VerdictScope
 from chargehand.missions.attempt.inspection import Inspector
 from chargehand.missions.control import Control
 from chargehand.missions.journal import Journal
-from chargehand.missions.promotion.promoter import Fault, no_fault
 from chargehand.missions.reading import merged_checks, mission_ref
 from chargehand.missions.sandboxes.environment import base_environment, needed_setup
 from chargehand.missions.sandboxes.provisioning import SandboxProvisioner
@@ -30,6 +29,7 @@ from chargehand.missions.verdict.gates import Gates, areas_of, find_gates
 from chargehand.missions.verdict.restored import find_rejected
 from chargehand.missions.verdict.validation import Validator
 from chargehand.sandbox.contract import OnOutput
+from chargehand.workspace.errors import Fault, no_fault
 
 # Runs while the validator judges a tree, and is cancelled once the verdict is given.
 Meanwhile = Callable[[Validator], Awaitable[None]]

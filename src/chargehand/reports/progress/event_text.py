@@ -40,6 +40,7 @@ from chargehand.core.mission_events import (
     CancelAsked,
     ChangesReverted,
     CheckpointRestored,
+    DeliveryChanged,
     ExportChanged,
     HeadSigned,
     MergeConflicted,
@@ -454,6 +455,9 @@ def _describe_result(event: Payload) -> str | None:
             what = "export" if isinstance(event, ExportChanged) else "apply"
             reason = f": {event.export.reason}" if event.export.reason else ""
             return f"{what} {event.export.state} ({event.export.ref.removeprefix('refs/heads/')}){reason}"
+        case DeliveryChanged(delivery=made):
+            reason = "".join(f"{mark}{text}" for mark, text in ((": ", made.reason), ("; ", made.remedy)) if text)
+            return f"{made.target} {made.state}{f' ({made.ref})' if made.ref else ''}{reason}"
         case MissionRolledBack():
             what = f"task {', '.join(event.tasks)} " if event.tasks else ""
             return f"{what}rolled back by {event.commit[:12]}"

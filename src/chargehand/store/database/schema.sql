@@ -184,7 +184,7 @@ CREATE TABLE accounts (
 CREATE TABLE web_sessions (
     digest TEXT NOT NULL,
     user TEXT NOT NULL,
-    kind TEXT NOT NULL, -- 'password': of an account; 'code': of who runs Chargehand here
+    kind TEXT NOT NULL, -- 'password', 'external': of an account; 'code': of the user that runs Chargehand here
     created TEXT NOT NULL,
     last_seen TEXT NOT NULL,
     expires TEXT NOT NULL, -- moves on with use
@@ -199,6 +199,25 @@ CREATE TABLE login_codes (
     created TEXT NOT NULL,
     expires TEXT NOT NULL,
     used TEXT,
+    PRIMARY KEY (digest)
+);
+
+CREATE TABLE external_subjects (
+    issuer TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    user TEXT NOT NULL,
+    created TEXT NOT NULL,
+    PRIMARY KEY (issuer, subject)
+);
+
+CREATE TABLE pending_sign_ins (
+    digest TEXT NOT NULL, -- of the state; after the callback, of the code for the page
+    browser TEXT NOT NULL, -- digest of its cookie
+    verifier TEXT NOT NULL, -- of PKCE; useless without the answer of the provider
+    return_to TEXT NOT NULL,
+    issuer TEXT, -- null before the callback
+    subject TEXT,
+    expires TEXT NOT NULL,
     PRIMARY KEY (digest)
 );
 

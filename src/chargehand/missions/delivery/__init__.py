@@ -1,0 +1,1 @@
+"""The targets to which a promoted commit is delivered, one after the other."""

@@ -1,1 +1,0 @@
-import{b as e}from"./tanstack-BjE6-PtV.js";import{T as t}from"./shared-B3dU9qV8.js";function n(){let n=e(t).data;return n!==void 0&&n.role!==`viewer`}export{n as t};

@@ -1,0 +1,1 @@
+"""The conformance suite of delivery targets, and a fake target."""

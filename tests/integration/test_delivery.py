@@ -1,0 +1,35 @@
+"""A mission is promoted although a further delivery target is blocked, and a person's command delivers it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.integration.mission_kit import REQUEST, MissionKit
+
+from chargehand.missions.missions import Missions
+from chargehand.testing.delivery.fake_target import FakePlace
+
+pytestmark = pytest.mark.needs_bwrap
+
+
+async def test_a_blocked_target_is_delivered_by_promoting_again(tmp_path: Path) -> None:
+    kit = MissionKit(tmp_path)
+    outside = FakePlace(tmp_path, blocked="closed for today")
+    app = kit.app()
+    try:
+        async with app.session() as session:
+            services = replace(session.missions._services, targets=(outside.opens(),))
+            missions = Missions(services, controls=session.missions._controls)
+            wanted = replace(REQUEST, agent="command:sh -c 'echo x > made.txt'", only_checks=("true",), apply=True)
+            mission = missions.create(wanted, repository=str(kit.repository), base=session.base, config={})
+            state = await missions.run(mission)
+            assert (state.status, state.deliveries["fake"].state) == ("promoted", "blocked")
+            assert state.exported == state.commit
+            outside.blocked = ""
+            again = await missions.promote(mission, identity="ada")
+    finally:
+        app.close()
+    assert (again.status, again.commit, again.deliveries["fake"].state) == ("promoted", state.commit, "done")
+    assert outside.commits == [state.commit]
