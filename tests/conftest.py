@@ -24,6 +24,8 @@ from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, settings
 
 from chargehand.app.access import passwords
+from chargehand.core.registry import use_registries
+from chargehand.reports.reading import find_registry
 from tests import container_kit, forked, vm_kit
 from tests.postgres import Postgres, cluster
 
@@ -35,6 +37,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 pytest.register_assert_rewrite(
     "chargehand.testing.sandbox",
     "chargehand.testing.agents.conformance",
+    "chargehand.testing.names.suites",
 )
 
 # The suite is deterministic: the same examples on each machine, in each run. `scripts/soak` searches for new
@@ -46,6 +49,8 @@ settings.register_profile(
 settings.register_profile("soak", max_examples=100, deadline=None, suppress_health_check=_UNHURRIED)
 settings.load_profile("suite")
 
+# Tests that resolve a configuration need no state directory, which sets this otherwise.
+use_registries(find_registry)
 TESTS = Path(__file__).parent
 GIT_IDENTITY = {
     "GIT_AUTHOR_NAME": "Ada",

@@ -16,6 +16,8 @@ from chargehand.configuration.keys import (
 )
 from chargehand.configuration.sources import variable_name
 from chargehand.core.amounts import format_seconds
+from chargehand.core.registry import registry_of, use_registries
+from chargehand.reports.reading import find_registry
 
 _HEAD = """\
 # Configuration
@@ -44,6 +46,7 @@ The repository's `chargehand.toml`, read from the base commit, joins in one of t
 | union | the entries of both lists |
 | says | counts if you set nothing |
 | trust | counts if you set nothing, and only after trust |
+| own | counts only in your file, and is an error anywhere else |
 
 `chargehand project trust` trusts one exact content of the file; any change of it asks again. With
 `sandbox.tier = "none"` the programs it names (checks, setup, agents) need trust as well, since they
@@ -52,7 +55,7 @@ run with your account's rights. `chargehand config show --origin` shows the sour
 `CHARGEHAND_HOME` (default `$XDG_STATE_HOME/chargehand`, else `~/.local/state/chargehand`) is the state directory,
 and `CHARGEHAND_USER` (default: your account) is the user who is charged for missions; neither is a key.
 """
-_JOINS = {"min": "min", "intersect": "intersect", "union": "union", "repo": "says", "user": "trust"}
+_JOINS = {"min": "min", "intersect": "intersect", "union": "union", "repo": "says", "user": "trust", "file": "own"}
 _FORMS = {
     "command": "command line for a shell",
     "setup": "command line for a shell, or empty",
@@ -82,14 +85,28 @@ Keys of providers never belong in this file; `key` names the secret or variable 
 """
 
 
+_NAMES = """\
+## Registered names
+
+An installed distribution can add names by entry points of the groups `chargehand.agents`, `chargehand.clis`,
+`chargehand.providers`, `chargehand.tiers`, `chargehand.runners` (test runners), `chargehand.notifiers` and
+`chargehand.key_sources`. Their code runs in Chargehand's own process, outside of every sandbox: a distribution
+counts only once `extensions.enabled` names it. Built-in names cannot be replaced. Those that are values of keys:
+"""
+
+
 def render_reference() -> str:
     """Return the page as Markdown."""
+    use_registries(find_registry)
     parts = [_HEAD]
     for section, cls in SECTIONS:
         rows = [key for key in section_keys().values() if key.section == section]
         parts.append(_section(_title(cls), rows))
     parts += [_section(_title(cls), list(entry_keys(table).values())) for table, cls in NAMED.items()]
-    parts.append(_ENTRIES)
+    parts += [_ENTRIES, _NAMES]
+    for kind in ("agents", "clis", "providers", "tiers"):
+        names = registry_of(kind)
+        parts.append("\n".join(f"- {names.kind} `{name}`: {names.summary(name)}" for name in names) + "\n")
     return "\n".join(parts)
 
 
@@ -112,7 +129,7 @@ def _section(title: str, keys: list[ConfigKey]) -> str:
             _default(key),
             key.doc,
             _JOINS[key.meet],
-            f"`{variable_name(key.name)}`",
+            "-" if key.meet == "file" else f"`{variable_name(key.name)}`",
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

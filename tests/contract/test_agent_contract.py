@@ -20,7 +20,7 @@ from chargehand.agents.contract import Agent, AgentOutcome
 from chargehand.agents.opening import open_agent
 from chargehand.agents.programs.last_message import ENDS, MESSAGE, MessageRepairs, ReadMessage
 from chargehand.agents.programs.launching import launch_of
-from chargehand.core.config import AgentConfig, AgentKind, CliName
+from chargehand.core.config import AgentConfig
 from chargehand.core.messages import Addressed
 from chargehand.models.contract import Dialect, Usage
 from chargehand.models.scripted_replies import ScriptedReply
@@ -78,7 +78,7 @@ def cases(seat: Seat, agent: Callable[[str], Agent]) -> OpenCase:
 
 
 def opened(
-    kind: AgentKind, command: tuple[str, ...] = (), *, cli: CliName | None = None, models: tuple[str, ...] = ()
+    kind: str, command: tuple[str, ...] = (), *, cli: str | None = None, models: tuple[str, ...] = ()
 ) -> Agent:
     return open_agent("stand-in", AgentConfig(kind=kind, command=command, cli=cli), models=models)
 
@@ -199,7 +199,7 @@ async def test_a_cli_agent_without_a_model_fails(seat: Seat) -> None:
     ],
 )
 async def test_a_cli_agent_uses_the_dialect_of_its_model_if_supported(
-    seat: Seat, cli: CliName, models: Dialect, spoken: str
+    seat: Seat, cli: str, models: Dialect, spoken: str
 ) -> None:
     context = await seat()
     assert context.endpoint is not None

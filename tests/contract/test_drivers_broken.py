@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 from tests.workspace_kit import agent
 
+from chargehand.core.registry import Registered
 from chargehand.testing.workspace.driver_contract import DriverContract
 from chargehand.testing.workspace.harness import DriverHarness
 from chargehand.workspace.drivers import DRIVERS, Generation, WorktreeDriver
@@ -95,6 +96,6 @@ def test_a_broken_driver_does_not_pass(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setitem(DRIVERS, "worktree", broken())
+    monkeypatch.setitem(DRIVERS._own, "worktree", Registered("worktree", broken))
     with pytest.raises(AssertionError):
         check(DriverContract(), DriverHarness(tmp_path, driver="worktree", run=agent))

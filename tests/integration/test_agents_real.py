@@ -23,7 +23,7 @@ from tests.native_kit import ModelServer, NativeKit, call, says, scripted
 from chargehand.agents.clis import SPECS
 from chargehand.app.selection.agents import probe_agent
 from chargehand.core.attempt_events import ActionJudged, ModelCalled
-from chargehand.core.config import AgentConfig, CliName
+from chargehand.core.config import AgentConfig
 from chargehand.core.events import decode
 from chargehand.core.mission_events import AttemptFinished
 from chargehand.core.state import MissionState
@@ -44,7 +44,7 @@ LAST = "Mended: it adds now, as the tests of this repository say that it should.
 FILE = "calc/core.py"
 MENDS = (call("read", path=FILE), call("edit", path=FILE, old="a - b", new="a + b"))
 """In the words of scripts, as `chargehand.models` fits them to each client."""
-WAYS: list[tuple[str, CliName]] = [
+WAYS: list[tuple[str, str]] = [
     ("cli", "claude"),
     ("cli", "opencode"),
     ("cli", "qwen"),
@@ -56,11 +56,11 @@ WAYS: list[tuple[str, CliName]] = [
     ("acp", "codex"),
     ("acp", "claude"),
 ]
-ADAPTERS: dict[tuple[str, CliName], str] = {("acp", "codex"): "codex-acp", ("acp", "claude"): "claude-agent-acp"}
+ADAPTERS: dict[tuple[str, str], str] = {("acp", "codex"): "codex-acp", ("acp", "claude"): "claude-agent-acp"}
 """Programs of others that speak ACP for a CLI that does not."""
-TELL_ACP: tuple[CliName, ...] = ("claude",)
+TELL_ACP: tuple[str, ...] = ("claude",)
 """Who tells the tokens of all its work by ACP: opencode counts its last call alone, the others tell nothing."""
-OTHERS: list[tuple[CliName, Dialect]] = [
+OTHERS: list[tuple[str, Dialect]] = [
     ("claude", "openai"),
     ("codex", "openai"),
     ("codex", "anthropic"),
@@ -80,14 +80,14 @@ def neutral(replies: Sequence[ScriptedReply]) -> Script:
     return replace(scripted(replies), neutral=True)
 
 
-def installed(kind: str, name: CliName) -> None:
+def installed(kind: str, name: str) -> None:
     program = ADAPTERS.get((kind, name), SPECS[name].program)
     if shutil.which(program) is None and not os.environ.get("CHARGEHAND_AGENTS_REAL"):
         pytest.skip(f"{program} is not installed")
     assert shutil.which(program), f"{program} is not on PATH"
 
 
-def command(kind: str, name: CliName) -> tuple[str, ...]:
+def command(kind: str, name: str) -> tuple[str, ...]:
     return (ADAPTERS[kind, name],) if (kind, name) in ADAPTERS else ()
 
 
@@ -125,7 +125,7 @@ class RealKit(NativeKit):
         super().__init__(place)
         self.environ["OPENAI_API_KEY"] = self.environ["ANTHROPIC_API_KEY"] = CANARY
 
-    def agent(self, kind: str, name: CliName, more: str = "", meanwhile: Any = None) -> MissionState:
+    def agent(self, kind: str, name: str, more: str = "", meanwhile: Any = None) -> MissionState:
         words = command(kind, name)
         named = f"command = {json.dumps(words)}\n" if words else ""
         self.write(f'[agents.real]\nkind = "{kind}"\ncli = "{name}"\n{named}model = "scripted"\n', more)
@@ -155,7 +155,7 @@ def kit(tmp_path: Path) -> RealKit:
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
 def test_an_agent_fixes_a_repository_and_its_token_count_matches_the_gateway(
-    kit: RealKit, kind: str, name: CliName
+    kit: RealKit, kind: str, name: str
 ) -> None:
     installed(kind, name)
     kit.model("scripted", neutral(REPLIES))
@@ -184,7 +184,7 @@ def test_an_agent_fixes_a_repository_and_its_token_count_matches_the_gateway(
 
 
 @pytest.mark.parametrize(("name", "other"), OTHERS)
-def test_an_agent_works_with_a_model_of_another_dialect(kit: RealKit, name: CliName, other: Dialect) -> None:
+def test_an_agent_works_with_a_model_of_another_dialect(kit: RealKit, name: str, other: Dialect) -> None:
     """The model is a server on loopback that knows one dialect; the gateway translates calls and replies."""
     installed("cli", name)
     before = [says("never asked")] if name == "qwen" else []  # its first request has an invented reply
@@ -199,7 +199,7 @@ def test_an_agent_works_with_a_model_of_another_dialect(kit: RealKit, name: CliN
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_an_agent_stays_within_its_budget(kit: RealKit, kind: str, name: CliName) -> None:
+def test_an_agent_stays_within_its_budget(kit: RealKit, kind: str, name: str) -> None:
     installed(kind, name)
     dear = Usage(input=20_000, output=1_000)
     looks = [call("bash", command=f"sed -n {number}p {FILE}") for number in range(1, 41)]
@@ -211,9 +211,7 @@ def test_an_agent_stays_within_its_budget(kit: RealKit, kind: str, name: CliName
 
 
 @pytest.mark.parametrize(("kind", "name"), [way for way in WAYS if way != ("acp", "claude")])
-def test_an_unreadable_message_is_requested_again_in_the_same_session(
-    kit: RealKit, kind: str, name: CliName
-) -> None:
+def test_an_unreadable_message_is_requested_again_in_the_same_session(kit: RealKit, kind: str, name: str) -> None:
     """claude's adapter is left out: it asks the model about such a command, which breaks the script's order."""
     installed(kind, name)
     told = json.dumps({"type": "task_completion", "status": "success", "payload": {"summary": "I mended it."}})
@@ -235,7 +233,7 @@ def test_an_unreadable_message_is_requested_again_in_the_same_session(
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_a_probe_starts_the_agent_in_a_sandbox(kit: RealKit, kind: str, name: CliName) -> None:
+def test_a_probe_starts_the_agent_in_a_sandbox(kit: RealKit, kind: str, name: str) -> None:
     installed(kind, name)
     with kit.opened() as app:
         kit.home.mkdir(exist_ok=True)
@@ -247,7 +245,7 @@ def test_a_probe_starts_the_agent_in_a_sandbox(kit: RealKit, kind: str, name: Cl
 
 
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_background_processes_of_an_agent_end_with_its_attempt(kit: RealKit, kind: str, name: CliName) -> None:
+def test_background_processes_of_an_agent_end_with_its_attempt(kit: RealKit, kind: str, name: str) -> None:
     """The agent's shell leaves two background processes, one of them in a new session."""
     installed(kind, name)
     before, seen = children(), dict[tuple[int, str], str]()

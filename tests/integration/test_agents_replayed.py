@@ -19,7 +19,6 @@ from tests.integration.test_replayed_crashes import TalkKit, replayed
 from tests.native_kit import ModelServer, call, says
 
 from chargehand.core.attempt_events import CheckpointMade, ModelCalled, ReplayDiverged
-from chargehand.core.config import CliName
 from chargehand.core.state import MissionState
 from chargehand.models.contract import Usage
 
@@ -30,7 +29,7 @@ REPLIES = (
     says("I write of it.", call("bash", command="echo mended > talk.txt")),
     says(LAST),
 )
-WAYS: list[tuple[str, CliName]] = [
+WAYS: list[tuple[str, str]] = [
     ("cli", "claude"),
     ("cli", "codex"),
     ("cli", "gemini"),
@@ -43,7 +42,7 @@ WAYS: list[tuple[str, CliName]] = [
 
 @pytest.mark.parametrize("point", ["after model.called#3", "before settled#2"])
 @pytest.mark.parametrize(("kind", "name"), WAYS)
-def test_no_reply_is_asked_for_twice(tmp_path: Path, kind: str, name: CliName, point: str) -> None:
+def test_no_reply_is_asked_for_twice(tmp_path: Path, kind: str, name: str, point: str) -> None:
     installed(kind, name)
     before = [says("never asked")] if name == "qwen" else []  # its first request has an invented reply
     model = ModelServer([*before, *REPLIES], "anthropic" if name == "claude" else "openai", neutral=True)
@@ -64,13 +63,13 @@ def test_no_reply_is_asked_for_twice(tmp_path: Path, kind: str, name: CliName, p
         assert git(site.repository, "diff", "--name-only", "HEAD", branch).split() == ["f.txt", "talk.txt"]
 
 
-def config(kind: str, name: CliName, model: ModelServer) -> str:
+def config(kind: str, name: str, model: ModelServer) -> str:
     words = command(kind, name)
     named = f"command = {list(words)}\n" if words else ""
     return f'\n[agents.talks-1]\nkind = "{kind}"\ncli = "{name}"\n{named}model = "served-1"\n'
 
 
-RECORDED: list[tuple[str, CliName]] = [*WAYS, ("acp", "claude")]
+RECORDED: list[tuple[str, str]] = [*WAYS, ("acp", "claude")]
 PROVIDERS = {"claude": "anthropic-compatible", "codex": "openai-responses", "gemini": "gemini"}
 DEAR = Usage(input=20_000, output=1_000)
 LOOKS = [says("Again.", call("bash", command=f"sed -n {number}p calc/core.py")) for number in range(1, 41)]
@@ -78,7 +77,7 @@ LOOKS = [says("Again.", call("bash", command=f"sed -n {number}p calc/core.py")) 
 
 @pytest.mark.parametrize("dear", [False, True], ids=["to the end", "until the money is spent"])
 @pytest.mark.parametrize(("kind", "name"), RECORDED)
-def test_a_recorded_run_gives_the_same_tree_again(tmp_path: Path, kind: str, name: CliName, dear: bool) -> None:
+def test_a_recorded_run_gives_the_same_tree_again(tmp_path: Path, kind: str, name: str, dear: bool) -> None:
     """Run `gateway record` and `gateway replay` behind the attempt's gateway, in two repositories.
 
     The repositories share no commit: each run creates its first one.

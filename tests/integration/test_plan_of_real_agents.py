@@ -19,7 +19,6 @@ from tests.integration.test_agents_real import CANARY, installed
 from tests.native_kit import call, says, scripted
 
 from chargehand.app.composition import App
-from chargehand.core.config import CliName
 from chargehand.core.plan_events import TaskMerged, TaskReturned, TaskStarted
 from chargehand.models.scripts import Script
 from chargehand.store.rows import MissionFilter
@@ -48,7 +47,7 @@ WORDS: dict[str, Script] = {
         )
     ),
 }
-AGENTS: dict[str, CliName] = {"one": "claude", "two": "codex", "both": "codex"}
+AGENTS: dict[str, str] = {"one": "claude", "two": "codex", "both": "codex"}
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from chargehand.models.conversation import (
     join_turns,
     reply_deltas,
 )
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
 from chargehand.models.event_stream import EventSplitter
 

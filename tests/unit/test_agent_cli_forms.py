@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,16 +20,15 @@ from chargehand.agents.acp.client import action_of_call, lines_of
 from chargehand.agents.clis import SPECS, CliLaunch
 from chargehand.agents.programs.cli_forms import FORMS
 from chargehand.agents.programs.events import AgentEvent, SessionLog
-from chargehand.core.config import CliName
 from chargehand.models.contract import Usage
 from chargehand.policy.actions import Action, FileWrite, Other, Shell
 from chargehand.testing.agents import fake_agent as _fake_agent
 
-NAMES: tuple[CliName, ...] = get_args(CliName)
+NAMES = SPECS.names()
 LAUNCH = CliLaunch(prompt="The request", model="m", dialect="openai", token="cht-token")
 
 
-def played(place: Path, name: CliName, act: str) -> tuple[list[AgentEvent], JsonLines, int]:
+def played(place: Path, name: str, act: str) -> tuple[list[AgentEvent], JsonLines, int]:
     """Return the events of the stand-in of a CLI, and its exit code."""
     words = [sys.executable, "-I", "-c", inspect.getsource(_fake_agent), name, act, *SPECS[name].words(LAUNCH)]
     done = subprocess.run(words, cwd=place, capture_output=True, timeout=60, check=False)
@@ -39,7 +38,7 @@ def played(place: Path, name: CliName, act: str) -> tuple[list[AgentEvent], Json
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_output_format_yields_the_same_events(name: CliName, tmp_path: Path) -> None:
+def test_every_output_format_yields_the_same_events(name: str, tmp_path: Path) -> None:
     events, lines, code = played(tmp_path, name, "edit")
     assert (code, lines.malformed) == (0, 0)
     kinds = [event.kind for event in events]
@@ -55,7 +54,7 @@ def test_every_output_format_yields_the_same_events(name: CliName, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_output_format_reports_a_failure(name: CliName, tmp_path: Path) -> None:
+def test_every_output_format_reports_a_failure(name: str, tmp_path: Path) -> None:
     events, _, code = played(tmp_path, name, "fail")
     log = SessionLog(redact=str, show=lambda _: None)
     for event in events:
@@ -64,7 +63,7 @@ def test_every_output_format_reports_a_failure(name: CliName, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_output_format_ignores_unknown_lines(name: CliName, tmp_path: Path) -> None:
+def test_every_output_format_ignores_unknown_lines(name: str, tmp_path: Path) -> None:
     events, lines, _ = played(tmp_path, name, "malformed")
     assert lines.malformed == 2
     assert [event.text for event in events if event.kind == "text"] == ["I begin.", "It is made."]
@@ -158,7 +157,7 @@ def test_cached_tokens_count_as_input_of_claude_but_not_of_qwen() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_start_shows_the_token_in_its_words(name: CliName) -> None:
+def test_no_start_shows_the_token_in_its_words(name: str) -> None:
     """Every process can read the words of a command line, but not the environment."""
     assert LAUNCH.token not in " ".join(SPECS[name].words(LAUNCH))
     assert LAUNCH.prompt in SPECS[name].words(LAUNCH)

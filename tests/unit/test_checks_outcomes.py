@@ -62,7 +62,7 @@ def test_the_runner_of_a_line(command: str, runner: str):
 )
 def test_a_run_that_ends_with_0_though_tests_failed_does_not_pass(runner: str, text: str) -> None:
     ended = ExecResult(exit_code=0, stdout=b"", stderr=b"", seconds=0.1)
-    known = {each.name: each for each in RUNNERS}[runner]
+    known = RUNNERS[runner]
     outcome = known.outcome(ended, text, None)
     assert (outcome.status, outcome.reason) == ("failed", "exit_code_disagrees")
     good = text.replace("1 failed", "0 failed").replace("FAIL", "PASS").replace("fail 1", "fail 0")

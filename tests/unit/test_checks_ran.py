@@ -173,7 +173,7 @@ JEST = """  calc
     ],
 )
 def test_names(runner: str, text: str, names: tuple[str, ...] | None) -> None:
-    assert {each.name: each for each in RUNNERS}[runner].names(text) == names
+    assert RUNNERS[runner].names(text) == names
 
 
 @pytest.mark.parametrize(

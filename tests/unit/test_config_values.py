@@ -240,7 +240,7 @@ def test_the_table_has_every_key_of_the_sections() -> None:
     for key in section_keys().values():
         assert getattr(getattr(config, key.section), key.field) == key.default
         assert key.doc
-        assert key.meet in {"min", "intersect", "union", "repo", "user"}
+        assert key.meet in {"min", "intersect", "union", "repo", "user", "file"}
     assert set(agent_keys()) == {"kind", "command", "cli", "patch", "model", "fallback", "mcp", "offers"}
     assert f"{AGENTS}.NAME.command" in known_names()
     assert find_key("agents.a.b.command") is None

@@ -34,7 +34,7 @@ from chargehand.models.catalogue import (
     listed_models,
 )
 from chargehand.models.contract import Dialect
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.probes import small_answer
 from chargehand.models.providers import ProviderLimits, Providers
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render

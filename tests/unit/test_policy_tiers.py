@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.core.records import TIERS, TierCandidate, TierFacts, TierName
-from chargehand.policy.tiers import choose_tier, in_question, needed_tier, only_documentation
+from chargehand.core.records import TierCandidate, TierFacts, TierName
+from chargehand.policy.tiers import TIERS, choose_tier, in_question, needed_tier, only_documentation
 
 FACTS = st.builds(
     TierFacts, wish=st.just("auto"), trusted=st.booleans(), network=st.booleans(), documentation=st.booleans()

@@ -41,7 +41,7 @@ from tests.translation_kit import (
 
 from chargehand.models.contract import Dialect, ModelCall
 from chargehand.models.conversation import DYNAMIC_BUDGET, EFFORT_BUDGETS, ReasoningRequest, fold_reply
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
 from chargehand.models.event_stream import EventSplitter
 from chargehand.models.providers import Providers

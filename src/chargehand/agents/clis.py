@@ -10,12 +10,13 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import partial
 from importlib import resources
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from chargehand.core.config import CliName
+from chargehand.core.registry import Registry
 from chargehand.sandbox.contract import WORKSPACE
 
 # The attempt's gateway as seen by programs inside the sandbox.
@@ -55,7 +56,7 @@ class CliSpec(Struct, frozen=True, kw_only=True):
     for a launch that `asks`, for a launch that acts `alone`, or in that dialect.
     """
 
-    name: CliName
+    name: str
     program: str
     form: OutputForm
     dialects: tuple[str, ...]
@@ -67,7 +68,7 @@ class CliSpec(Struct, frozen=True, kw_only=True):
     template: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, name: CliName) -> CliSpec:
+    def read(cls, name: str) -> CliSpec:
         """Read a CLI's description from its file."""
         data = tomllib.loads((resources.files("chargehand.agents") / "clis" / f"{name}.toml").read_text("utf-8"))
         acp = data.pop("acp", None)
@@ -143,4 +144,13 @@ def _fill_template(value: Any, terms: Mapping[str, str]) -> Any:
     return value
 
 
-SPECS: Mapping[CliName, CliSpec] = {name: CliSpec.read(name) for name in sorted(get_args(CliName))}
+SPECS: Registry[CliSpec] = Registry("clis", "CLI")
+for _name, _title in (
+    ("claude", "Claude Code"),
+    ("codex", "OpenAI Codex"),
+    ("cursor", "Cursor"),
+    ("gemini", "Gemini CLI"),
+    ("opencode", "OpenCode"),
+    ("qwen", "Qwen Code"),
+):
+    SPECS.register(_name, partial(CliSpec.read, _name), _title)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.agents.roles import NO_ROLE, Role
-from chargehand.core.config import AgentKind
+from chargehand.core.config import AgentConfig
 from chargehand.core.messages import Message
 from chargehand.models.contract import Dialect, QuotaRest
 from chargehand.policy.actions import Action, Judgement
@@ -173,8 +173,8 @@ class Abilities(Struct, frozen=True, kw_only=True):
         return tuple(sentence for able, sentence in sentences if not able)
 
 
-# A table by kind instead of a class attribute: `agent list` must not import every adapter.
-ABILITIES: Mapping[AgentKind, Abilities] = {
+# Of our own kinds. A table instead of class attributes: `agent list` must not import every adapter.
+ABILITIES: Mapping[str, Abilities] = {
     "command": Abilities(),
     "cli": Abilities(resumes="replay", reports=True, repairs=True),
     "acp": Abilities(
@@ -300,7 +300,7 @@ class Agent(Protocol):
     """
 
     name: str
-    kind: AgentKind
+    kind: str
     models: tuple[str, ...]
     checkpoints_itself: bool
     abilities: Abilities
@@ -316,3 +316,26 @@ class Agent(Protocol):
         Cancelling the call kills all running programs.
         """
         ...
+
+
+class AgentSetup(Struct, frozen=True, kw_only=True):
+    """The parameters of opening an agent: name, section, and the models it may call, the first to begin with.
+
+    `read` returns the text of a patch's file; `mcp` are the servers of [mcp] that the section names.
+    """
+
+    name: str
+    config: AgentConfig
+    models: tuple[str, ...] = ()
+    read: Callable[[str], str] | None = None
+    mcp: tuple[McpServer, ...] = ()
+
+
+class AgentAdapter(Struct, frozen=True):
+    """The implementation of a kind of agent, registered in `AGENTS`: its abilities, and a function that opens one.
+
+    `open` raises `UsageError` for a setup that is not enough.
+    """
+
+    abilities: Abilities
+    open: Callable[[AgentSetup], Agent]

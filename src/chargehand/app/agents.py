@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.agents.clis import SPECS
-from chargehand.agents.contract import ABILITIES
+from chargehand.agents.kinds import AGENTS
 from chargehand.agents.roles import Role
 from chargehand.app.models import describe_probe
 from chargehand.app.providers.probe import probe_model
@@ -100,7 +100,7 @@ def list_agents(app: App, repo: Path | None) -> AgentList:
                 command=agent.command,
                 model=agent.model,
                 fallback=agent.fallback,
-                acknowledge=ABILITIES[agent.kind].acknowledges,
+                acknowledge=AGENTS.find(agent.kind).abilities.acknowledges,
                 mcp=agent.mcp,
                 origin=origin,
             )
@@ -126,7 +126,8 @@ def installed_programs(environ: Mapping[str, str]) -> tuple[InstalledProgram, ..
 
 def agent_option(program: str) -> str:
     """Return the `--agent` value for an installed program, such as `cli:claude`; "" if it has none."""
-    ways = {spec.program: "" if spec.outside else f"cli:{spec.name}" for spec in SPECS.values()}
+    built_in = (SPECS.find(name) for name in SPECS.built_in())
+    ways = {spec.program: "" if spec.outside else f"cli:{spec.name}" for spec in built_in}
     return ways.get(program, "")
 
 
@@ -150,7 +151,7 @@ async def probe_agents(
             fine, found = await _probe_native(app, resolved, each, asking)
         else:
             fine, found = _probe_program(app, resolved, agent)
-        acknowledges = ABILITIES[agent.kind].acknowledges
+        acknowledges = AGENTS.find(agent.kind).abilities.acknowledges
         probes.append(AgentProbe(name=each, fine=fine, found=found, acknowledge=acknowledges))
     return AgentProbes(agents=tuple(probes))
 
@@ -200,6 +201,8 @@ async def _probe_in_sandbox(
 
 def _probe_program(app: App, resolved: ResolvedConfig, agent: AgentConfig) -> tuple[bool, str]:
     """Return whether a sandbox finds an agent's program, and its path."""
+    if not agent.command:
+        return True, f"of the kind {agent.kind}: tried only by a mission"
     program = agent.command[0]
     if "/" in program and not program.startswith("/"):
         return True, f"{program} is looked up in the repository"

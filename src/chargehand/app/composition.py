@@ -23,7 +23,6 @@ from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.policy_files import load_rules
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import (
-    MACHINES,
     OpenTiers,
     SessionSnippets,
     choose_driver,
@@ -42,11 +41,10 @@ from chargehand.configuration.records import (
 from chargehand.configuration.resolve import REGISTRIES, allow_registries, resolve
 from chargehand.core.clock import Clock
 from chargehand.core.config import Config, SandboxConfig
-from chargehand.core.config import Tier as TierName
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.ports import DriverName
-from chargehand.core.records import Base, TierChoice
+from chargehand.core.records import Base, TierChoice, TierName
 from chargehand.core.state import MissionState
 from chargehand.decisions.decider import Decider
 from chargehand.durable.orders import give_order, taking_orders
@@ -58,6 +56,7 @@ from chargehand.missions.steering import Steering
 from chargehand.policy.rules import Rules
 from chargehand.reports.reading import StateReader, mission_project, working_directory
 from chargehand.sandbox.probe import ProbeReport
+from chargehand.sandbox.tiers import MACHINES
 from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
 from chargehand.sandbox.toolchain import Toolchain, discover
 from chargehand.sandbox.vm_kernel import VmKernel

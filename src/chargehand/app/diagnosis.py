@@ -19,14 +19,14 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand import __version__
-from chargehand.app.wiring.tiers import MACHINES, try_tier
-from chargehand.core.config import Tier
+from chargehand.app.wiring.tiers import try_tier
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import DriverName
-from chargehand.core.records import MissionStatus
+from chargehand.core.records import MissionStatus, TierName
 from chargehand.reports.reading import StateReader
 from chargehand.sandbox.probe import DRIVERS, ProbePart, ProbeReport
 from chargehand.sandbox.snippet_pool import probe_snippets
+from chargehand.sandbox.tiers import MACHINES
 from chargehand.sandbox.tool_versions import ToolVersion, describe_origin, read_tool_versions
 from chargehand.sandbox.toolchain import HiddenPrograms, Toolchain, discover
 from chargehand.store.rows import MissionFilter
@@ -109,7 +109,7 @@ async def diagnose(reader: StateReader) -> Diagnosis:
     size = reader.profile
     search = reader.environ.get("PATH", os.defpath)
 
-    async def try_optional(tier: Tier, *programs: str) -> ProbeReport | None:
+    async def try_optional(tier: TierName, *programs: str) -> ProbeReport | None:
         """Try a tier that a machine need not offer, if any of its programs is installed."""
         installed = any(shutil.which(name, path=search) for name in programs)
         return await _try_tier(reader, tier) if usable and installed else None
@@ -182,7 +182,7 @@ async def _try_process_tier(reader: StateReader, *, usable: bool) -> _ProcessTri
     return report, tools, "", toolchain.not_shown if tools else ()
 
 
-async def _try_tier(reader: StateReader, tier: Tier) -> ProbeReport:
+async def _try_tier(reader: StateReader, tier: TierName) -> ProbeReport:
     try:
         config = replace(reader.user_configuration().config.sandbox, tier=tier)
         toolchain = await asyncio.to_thread(_discover_toolchain, reader, ())

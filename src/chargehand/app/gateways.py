@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,6 +27,7 @@ from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
 from chargehand.core.redaction import Redactor
 from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel
+from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.faults import Faults
 from chargehand.models.faulty_upstream import FaultyUpstream
 from chargehand.models.gateway import Gateway, ServedAttempt
@@ -275,7 +276,7 @@ def _offline_models(options: GatewayOptions, redactor: Redactor, tell: Tell) -> 
     upstream: ModelUpstream
     if options.script is not None:
         upstream = ScriptUpstream(load_script(options.script))
-        known: dict[str, set[Dialect]] = {_SCRIPTED: set(get_args(Dialect))}
+        known: dict[str, set[Dialect]] = {_SCRIPTED: set(DIALECTS)}
     else:
         assert options.replay is not None
         recording = Recording.load(options.replay)
@@ -284,7 +285,7 @@ def _offline_models(options: GatewayOptions, redactor: Redactor, tell: Tell) -> 
         known = {}
         for one in recording.exchanges:
             known.setdefault(str(one.request.get("model") or _RECORDED), set()).add(one.dialect)
-        known = known or {_RECORDED: set(get_args(Dialect))}
+        known = known or {_RECORDED: set(DIALECTS)}
         upstream = ReplayUpstream(
             recording,
             redactor=redactor,
@@ -295,7 +296,7 @@ def _offline_models(options: GatewayOptions, redactor: Redactor, tell: Tell) -> 
     return tuple(
         ServedModel(name=name, dialect=dialect, model=name, upstream=upstream, price=_FREE)
         for name in options.models or sorted(known)
-        for dialect in get_args(Dialect)
+        for dialect in DIALECTS
         if dialect in (known.get(name) or set.union(*known.values()))
     )
 

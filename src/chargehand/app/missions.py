@@ -319,7 +319,7 @@ def send_message(app: App, name: str, text: str, *, critical: bool = False) -> M
 
 def message_document(state: MissionState) -> MessageDocument:
     """Return the last message sent to a mission, and when its agent gets it."""
-    from chargehand.agents.contract import ABILITIES
+    from chargehand.agents.kinds import AGENTS
     from chargehand.app.selection.agents import named_agent
 
     sent = state.messages[-1]
@@ -330,7 +330,7 @@ def message_document(state: MissionState) -> MessageDocument:
         delivery = "next_task"
     elif state.status != "running" or request is None or config is None:
         delivery = "on_resume"
-    elif ABILITIES[named_agent(config, request.agent).kind].hears:
+    elif AGENTS.find(named_agent(config, request.agent).kind).abilities.hears:
         delivery = "next_step"
     elif len(state.attempts) >= request.attempts and not sent.critical:
         delivery = "no_attempt_left"

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import ModelProbe, probe_model, try_model
 from chargehand.app.providers.served import (
-    USUAL_KEYS,
     ProbeReports,
     has_key,
     key_name,
     known_facts,
     model_config,
     open_probe_reports,
+    usual_key,
 )
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.core.config import Config
@@ -193,7 +193,7 @@ def model_names(config: Config, environ: Mapping[str, str], keys: KeySource) -> 
     """Return the names of the configured models, otherwise of those with a key or served by Ollama."""
     if config.models:
         return sorted(config.models)
-    keyed = [model for provider, model in DEFAULT_MODELS.items() if keys.get(USUAL_KEYS[provider])]
+    keyed = [model for provider, model in DEFAULT_MODELS.items() if keys.get(usual_key(provider))]
     return keyed + [f"ollama:{name}" for name in find_ollama(environ)]
 
 

@@ -21,7 +21,7 @@ from chargehand.app.agents import InstalledProgram, installed_programs
 from chargehand.app.models import describe_probe
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import probe_model
-from chargehand.app.providers.served import USUAL_KEYS
+from chargehand.app.providers.served import usual_key
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.checks.detection import find_licence_header, find_project
@@ -29,7 +29,7 @@ from chargehand.configuration.edit import check_user_value, set_user_values
 from chargehand.configuration.locations import user_config_path
 from chargehand.configuration.records import REPOSITORY_FILE
 from chargehand.core.addresses import is_loopback
-from chargehand.core.config import Config, ModelConfig, Provider
+from chargehand.core.config import Config, ModelConfig
 from chargehand.core.errors import ConfigError, RepositoryError, UsageError
 from chargehand.core.ports import KeySource
 from chargehand.core.text import shown_path
@@ -38,7 +38,7 @@ from chargehand.missions.services import DepotReader
 if TYPE_CHECKING:
     from chargehand.app.composition import App
 
-_PROVIDERS: Mapping[Provider, str] = {"anthropic": "Anthropic", "openai": "OpenAI"}
+_PROVIDERS: Mapping[str, str] = {"anthropic": "Anthropic", "openai": "OpenAI"}
 _OLLAMA_OFFERS = 3
 _HEAD = """\
 # Checks that missions must pass, and paths they may change. `chargehand config show --origin` explains each value.
@@ -244,9 +244,9 @@ class _AgentQuestions:
     def ask(self) -> AgentPlan | None:
         """Return the chosen agent, `None` if the person chose no agent."""
         offers: list[Offer] = [
-            (f"a model from {title} ({USUAL_KEYS[provider]} is set)", partial(self._ask_provider, provider))
+            (f"a model from {title} ({usual_key(provider)} is set)", partial(self._ask_provider, provider))
             for provider, title in _PROVIDERS.items()
-            if self._app.credentials.get(USUAL_KEYS[provider])
+            if self._app.credentials.get(usual_key(provider))
         ]
         for model in find_ollama(self._app.environ)[:_OLLAMA_OFFERS]:
             entry = ModelConfig(provider="ollama", model=model)
@@ -275,12 +275,12 @@ class _AgentQuestions:
             except _ChooseAgainError:
                 continue
 
-    def _ask_provider(self, provider: Provider, *, key: bool = False) -> AgentPlan:
+    def _ask_provider(self, provider: str, *, key: bool = False) -> AgentPlan:
         name = self._free_name(provider)
         usual = DEFAULT_MODELS[provider].partition(":")[2]
         model = self._ask_value("Model", f"models.{name}.model", default=usual)
         entry = ModelConfig(provider=provider, model=model)
-        return self._try_model(name, entry, USUAL_KEYS[provider] if key else None)
+        return self._try_model(name, entry, usual_key(provider) if key else None)
 
     def _ask_endpoint(self) -> AgentPlan:
         name = self._free_name(self._ask_entry_name("A name for it", "models.{}.model", default="endpoint"))

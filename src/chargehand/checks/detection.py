@@ -96,7 +96,7 @@ def detect_checks(reader: TreeReader, tree: str, directory: str = "") -> Detecte
     """Return the test commands of a directory: one per ecosystem; tox or make only if there are no others."""
     stack = Stack(reader, tree, directory)
     by_ecosystem: dict[str, RunnableCheck] = {}
-    for runner in RUNNERS:
+    for runner in RUNNERS.values():
         check = runner.detect(stack) if runner.ecosystem not in by_ecosystem else None
         if check is not None:
             by_ecosystem[runner.ecosystem] = check

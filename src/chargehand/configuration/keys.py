@@ -27,6 +27,7 @@ from chargehand.core.config import (
     AgentConfig,
     AlertsConfig,
     EngineConfig,
+    ExtensionsConfig,
     LimitsConfig,
     LogConfig,
     McpConfig,
@@ -38,7 +39,7 @@ from chargehand.core.config import (
     TracesConfig,
 )
 from chargehand.core.errors import ConfigError, nearest
-from chargehand.core.redaction import Redactor
+from chargehand.core.registry import registry_of
 from chargehand.core.text import late_pattern, printable
 from chargehand.network.allow_list import parse_rule
 
@@ -53,6 +54,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("alerts", AlertsConfig),
     ("log", LogConfig),
     ("traces", TracesConfig),
+    ("extensions", ExtensionsConfig),
 )
 AGENTS = "agents"
 MODELS = "models"
@@ -61,8 +63,6 @@ MCP = "mcp"
 # The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`, `[mcp.NAME]`.
 NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig, MCP: McpConfig}
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# Providers with a known address, for which `provider:model` is sufficient.
-_SHORT_FORM_PROVIDERS = ("openai", "openai-responses", "anthropic", "gemini", "ollama", "resetdata")
 # Placeholder for an entry's name in the table.
 NAME = "NAME"
 
@@ -77,14 +77,20 @@ class ConfigKey(Struct, frozen=True, kw_only=True):
     form: str
     empty: str
     host: bool
+    names: str
+    words: tuple[str, ...]
     shape: Shape
-    choices: tuple[str, ...]
     default: Any
 
     @property
     def name(self) -> str:
         """The dotted name."""
         return f"{self.section}.{self.field}"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The accepted values of the shape `choice`: registered names and fixed words."""
+        return (*(registry_of(self.names).names() if self.names else ()), *self.words)
 
 
 _PLAIN: dict[type, Shape] = {str: "text", bool: "flag", int: "integer", float: "number"}
@@ -98,18 +104,18 @@ def _make_rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
         hint, spec = get_args(hints[name])
         kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
         kind = kinds[0]
-        choices: tuple[str, ...] = ()
+        registry, *words = spec.names.split() or [""]
         shape: Shape
         if get_origin(kind) is Literal:
+            shape, words = "choice", list(get_args(kind))
+        elif registry:
             shape = "choice"
-            choices = get_args(kind)
         elif get_origin(kind) is tuple:
             shape = "list"
         else:
             shape = "seconds" if spec.form == "seconds" else _PLAIN[kind]
-        rows.append(
-            ConfigKey(section=section, field=name, shape=shape, choices=choices, default=default, **asdict(spec))
-        )
+        about = {**asdict(spec), "names": registry, "words": tuple(words)}
+        rows.append(ConfigKey(section=section, field=name, shape=shape, default=default, **about))
     return tuple(rows)
 
 
@@ -271,7 +277,8 @@ def _parse_choice(key: ConfigKey, value: object, place: str) -> str:
         what = f"unknown agent {key.field}" if key.section.startswith("agents.") else f"unknown {key.field}"
         guess = nearest(value, key.choices)
         hint = guess if guess.startswith("known") else f"{guess} known: {', '.join(key.choices)}"
-        raise config_error(place, f"{what} {format_value(value)}", hint)
+        offered = registry_of(key.names).explain(value) if key.names else ""
+        raise config_error(place, f"{what} {format_value(value)}", offered or hint)
     return value
 
 
@@ -349,7 +356,7 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
     elif key.form == "http" and not _is_plain_address(item):
         problem = "not a plain http address"
         hint = "write 'https://example.org/v1', without user, password, '?' and '#'; 'key' names the secret"
-    elif key.form == "variable" and not problem and Redactor().text(text := item.partition("=")[2]) != text:
+    elif key.form == "variable" and not problem and _has_secret(item.partition("=")[2]):
         problem = "a variable that seems to contain a secret"
         hint = "sandboxes get no secrets: the agent could read them"
     if not problem:
@@ -360,6 +367,12 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
         subject = "an entry" if hidden else format_value(item)
         raise config_error(place, f"{key.field}: {subject} is {problem}", hint)
     raise config_error(place, f"{key.field} is {problem}" + ("" if hidden else f": {format_value(item)}"), hint)
+
+
+def _has_secret(text: str) -> bool:
+    from chargehand.core.redaction import Redactor
+
+    return Redactor().text(text) != text
 
 
 def _is_plain_address(item: str) -> bool:
@@ -465,12 +478,18 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
 def is_short_form(model: str) -> bool:
     """Return whether a text has the form `PROVIDER:MODEL`, such as `ollama:qwen3:8b`."""
     provider, colon, rest = model.partition(":")
-    return bool(colon and rest) and provider in _SHORT_FORM_PROVIDERS
+    if not (colon and rest):
+        return False
+    providers = registry_of("providers")
+    return provider in providers and bool(providers.find(provider).address)
 
 
 def model_hint(model: str, names: list[str]) -> str:
     """Return a hint with the nearest known model name, and the ways to name a model."""
-    forms = "or write " + " or ".join(f"{provider}:MODEL" for provider in _SHORT_FORM_PROVIDERS)
+    providers = registry_of("providers")
+    forms = "or write " + " or ".join(
+        f"{name}:MODEL" for name in providers.built_in() if providers.find(name).address
+    )
     guess = nearest(model, names)
     known = f"{guess} known: {', '.join(sorted(names))}" if guess.startswith("did") else guess
     return f"{known}; configure one with [{MODELS}.NAME], {forms}"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 from msgspec.structs import replace
 
 from chargehand.configuration.areas import meet_areas
+from chargehand.configuration.extensions import enable_extensions
 from chargehand.configuration.keys import (
     AGENTS,
     MCP,
@@ -45,17 +46,18 @@ from chargehand.configuration.sources import (
     EXTRA_CHECKS,
     ONLY_CHECKS,
     check_agent,
+    read_enabled,
     read_environment,
     read_options,
     read_toml,
+    require_own_file,
 )
-from chargehand.core.config import CliName, Config
+from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.registry import registry_of
 from chargehand.network.allow_list import meet_rules, without_grants
 
 DEFAULT = "default"
-# Names of agents with a fixed meaning, whatever a repository's file says.
-RESERVED_AGENTS = frozenset({"native", "cursor-agent", *get_args(CliName)})
 # The largest repository file that is read, in bytes: the file is untrusted.
 LARGEST_FILE = 1 << 20
 # Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers.
@@ -207,6 +209,8 @@ def resolve(
     callers that act on the result ask for trust first (`require_trust`). Raises `ConfigError` for any error in any
     source, trusted or not.
     """
+    # First: the files below may use the names that extensions add.
+    enable_extensions(read_enabled(user.text, name=str(user.path)) if user else None)
     theirs = _read_repository(repository)
     own = read_toml(user.text, name=str(user.path), origin=str(user.path)) if user else {}
     entries = {table: entry_names(own, table) + entry_names(theirs, table) for table in NAMED}
@@ -261,8 +265,11 @@ def _read_repository(repository: RepositoryFile | None) -> dict[str, SourcedValu
         message = "not valid TOML: the file is not UTF-8"
         raise config_error(f"{repository.path}:{line}", message, "save it as UTF-8") from error
     said = read_toml(text, name=repository.path, origin=repository.origin)
+    for dotted, value in said.items():
+        require_own_file(dotted, value.place)
     # A person who types `--agent claude` means that program, not a stranger's.
-    for name in RESERVED_AGENTS.intersection(entry_names(said, AGENTS)):
+    named = entry_names(said, AGENTS)
+    for name in {"native", "cursor-agent", *registry_of("clis")}.intersection(named) if named else ():
         entry = {dotted.rpartition(".")[2]: value for dotted, value in entry_values(said, AGENTS, name).items()}
         kind, cli = (entry[key].value if key in entry else None for key in ("kind", "cli"))
         if "command" in entry or not (kind == name == "native" or (kind in ("cli", "acp") and cli == name)):
@@ -340,8 +347,8 @@ class _Merge:
             self.notes.append(f"{name}: {before} ({user.origin}) is lowered to {after} by {given.place}")
         return given
 
-    def _mark_untrusted(self, name: str, theirs: SourcedValue, *, host: bool) -> None:
-        reason = "runs on the host: there is no sandbox" if host else "is wider than you allow"
+    def _mark_untrusted(self, name: str, theirs: SourcedValue, *, host: bool = False, reason: str = "") -> None:
+        reason = reason or ("runs on the host: there is no sandbox" if host else "is wider than you allow")
         value = format_value(theirs.value)
         self.untrusted.append(UntrustedKey(key=name, value=value, place=theirs.place, reason=reason))
 
@@ -353,6 +360,10 @@ class _Merge:
             return complete_agent(name, mine)
         if self._trusted:
             return complete_agent(name, theirs)
+        kind = theirs.get(f"{AGENTS}.{name}.kind")
+        if kind is not None and kind.value not in registry_of("agents").built_in():
+            self._mark_untrusted(f"{AGENTS}.{name}.kind", kind, reason="runs an extension outside of the sandbox")
+            return {}
         if self._on_host:
             command = f"{AGENTS}.{name}.command"
             dotted = command if command in theirs else next(iter(theirs))

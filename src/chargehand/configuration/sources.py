@@ -66,6 +66,7 @@ def read_environment(
         key = find_key(dotted) if dotted else None
         if dotted and key:
             place = f"environment {name}"
+            require_own_file(dotted, place)
             said[dotted] = SourcedValue(value=parse_text(key, environ[name], place), origin=place, place=place)
         else:
             rest = name.removeprefix(PREFIX)
@@ -109,10 +110,19 @@ def read_options(options: Mapping[str, OptionValue]) -> dict[str, SourcedValue]:
         if key is None:
             known = (*known_names(), ONLY_CHECKS)
             raise config_error(option.name, f"unknown key {format_value(dotted)}", nearest(dotted, known))
+        require_own_file(dotted, option.name)
         read = parse_text if isinstance(option.value, str) else parse_value
         value: Any = option.value
         said[dotted] = SourcedValue(value=read(key, value, option.name), origin=option.name, place=option.name)
     return said
+
+
+def require_own_file(dotted: str, place: str) -> None:
+    """Raise `ConfigError` for a key that only the user's own file may set, found at another place."""
+    key = find_key(dotted)
+    if key is not None and key.meet == "file":
+        message = f"{dotted} counts only in your own configuration file: it decides which code runs as you"
+        raise config_error(place, message, "remove it there, and write it into your file if you trust that code")
 
 
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
@@ -157,6 +167,17 @@ def read_toml(text: str, *, name: str, origin: str) -> dict[str, SourcedValue]:
             keys = {key.field: key for key in section_keys().values() if key.section == section}
             said |= _read_table(document, (section,), table, keys)
     return said
+
+
+def read_enabled(text: str, *, name: str) -> tuple[str, ...]:
+    """Return the extensions that the user's file enables; raise `ConfigError`."""
+    # Most files have none, and need not be parsed twice.
+    if "extensions" not in text:
+        return ()
+    table = parse_toml(text, name=name).get("extensions")
+    found = table.get("enabled", ()) if isinstance(table, dict) else ()
+    enabled: tuple[str, ...] = parse_value(section_keys()["extensions.enabled"], found, name)
+    return enabled
 
 
 def parse_toml(text: str, *, name: str) -> dict[str, Any]:
@@ -235,7 +256,7 @@ def check_agent(name: str, kind: object, *, has: Collection[str], place: str) ->
     if kind == "acp" and not {"command", "cli"} & set(has):
         hint = 'add command = ["program", "argument", …], or cli = "opencode" for a known one'
         raise config_error(place, f"agent {name!r} has no command", hint)
-    if kind not in ("native", "cli", "acp", "patch") and "command" not in has:
+    if kind == "command" and "command" not in has:
         hint = 'add command = ["program", "argument", …], or kind = "native" for a model with tools'
         raise config_error(place, f"agent {name!r} has no command", hint)
     for key, kinds in (("cli", ("cli", "acp")), ("patch", ("patch",)), ("mcp", ("native",))):

@@ -8,20 +8,6 @@ from msgspec import Struct
 
 from chargehand.core.records import FlakyPolicy
 
-AgentKind = Literal["command", "native", "cli", "acp", "patch"]
-CliName = Literal["claude", "codex", "cursor", "gemini", "opencode", "qwen"]
-Provider = Literal[
-    "openai",
-    "openai-responses",
-    "anthropic",
-    "gemini",
-    "ollama",
-    "resetdata",
-    "openai-compatible",
-    "anthropic-compatible",
-    "script",
-]
-Tier = Literal["process", "container", "vm", "none", "auto"]
 Strategy = Literal["shadow", "direct"]
 
 
@@ -29,13 +15,14 @@ class KeySpec(Struct, frozen=True):
     """The documentation, format and merge rule of one configuration key; read from `Annotated`.
 
     `meet` says how the repository's value is merged: `min` (numbers), `intersect` or `union` (lists), `repo` (the
-    repository may set it freely) or `user` (only the user's file, the environment or the command line may; the
-    repository's value needs trust). `form` is the format of a text or number: `command`, `setup` (a command or
-    empty), `argv`, `area`, `path`, `host`, `url`, `http`, `name`, `secret` (the name of a secret), `variable`
-    (NAME=value), `model`, `agent` (as after
-    --agent), `mail`, `server` (HOST or HOST:PORT), `login`, `seconds`, `percent`, `tokens`, `money` (0 is free) or
-    `budget` (more than 0). `empty` says what an empty list of an `intersect` key allows: `all` or `none`. `host`
-    marks a program that runs on the host if there is no sandbox: the repository's value then needs trust.
+    repository may set it freely), `user` (only the user's file, the environment or the command line may; the
+    repository's value needs trust) or `file` (only the user's file may). `form` is the format of a text or number:
+    `command`, `setup` (a command or empty), `argv`, `area`, `path`, `host`, `url`, `http`, `name`, `secret` (the
+    name of a secret), `variable` (NAME=value), `model`, `agent` (as after --agent), `mail`, `server` (HOST or
+    HOST:PORT), `login`, `seconds`, `percent`, `tokens`, `money` (0 is free) or `budget` (more than 0). `empty`
+    says what an empty list of an `intersect` key allows: `all` or `none`. `host` marks a program that runs on the
+    host if there is no sandbox: the repository's value then needs trust. `names` is the kind of registered names
+    that a text must be one of, followed by further accepted words.
     """
 
     doc: str
@@ -43,6 +30,7 @@ class KeySpec(Struct, frozen=True):
     form: str = ""
     empty: str = "none"
     host: bool = False
+    names: str = ""
 
 
 class ProjectConfig(Struct, frozen=True, kw_only=True):
@@ -129,10 +117,11 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """[agents.NAME]: an agent: a program, a model with tools (native), or a patch."""
 
     kind: Annotated[
-        AgentKind,
+        str,
         KeySpec(
             "kind of agent: command, native, cli (a known agent CLI), acp (Agent Client Protocol) or patch",
             meet="repo",
+            names="agents",
         ),
     ] = "command"
     command: Annotated[
@@ -145,7 +134,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     cli: Annotated[
-        CliName | None, KeySpec("the CLI of a cli agent; of acp: the CLI whose settings it gets", meet="repo")
+        str | None,
+        KeySpec("the CLI of a cli agent; of acp: the CLI whose settings it gets", meet="repo", names="clis"),
     ] = None
     patch: Annotated[
         str | None, KeySpec("file that a patch agent applies; absent: the request is the patch", form="path")
@@ -173,7 +163,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
 class ModelConfig(Struct, frozen=True, kw_only=True):
     """[models.NAME]: a model and its endpoint; only from the user or a trusted repository."""
 
-    provider: Annotated[Provider, KeySpec("provider of the model")] = "openai-compatible"
+    provider: Annotated[str, KeySpec("provider of the model", names="providers")] = "openai-compatible"
     model: Annotated[
         str | None, KeySpec("the provider's name for the model; absent: the entry's own name", form="model")
     ] = None
@@ -199,8 +189,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     tools: Annotated[
         bool | None,
         KeySpec(
-            "whether it takes tools; false: they are described in text; absent: as the catalogue "
-            "says, else it does"
+            "whether it takes tools; false: they are described in text; absent: as the catalogue says, else yes"
         ),
     ] = None
     images: Annotated[
@@ -315,8 +304,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
     assume_usd_per_mtok: Annotated[
         float | None,
         KeySpec(
-            "price assumed for remote models of unknown price, in USD per million tokens; absent: "
-            "they are refused",
+            "price assumed for remote models of unknown price, USD per million tokens; absent: they are refused",
             form="money",
         ),
     ] = None
@@ -336,7 +324,11 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     # No `meet`: the repository must not choose its own confinement. Not `auto` by default: without a container
     # engine the first mission of a new repository would be refused.
     tier: Annotated[
-        Tier, KeySpec("process, container, vm, auto (by sensitivity), or none (no sandbox: your own risk)")
+        str,
+        KeySpec(
+            "process, container, vm, auto (by sensitivity), or none (no sandbox: your own risk)",
+            names="tiers none auto",
+        ),
     ] = "process"
     container_program: Annotated[
         str | None,
@@ -415,9 +407,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     memory_mb: Annotated[
         int | None,
         KeySpec(
-            "memory of all sandboxes together in MiB: the machine's profile makes the defaults of "
-            "sandbox.memory_mb, "
-            "sandbox.tmp_mb, attempts_at_once and checks_at_once of it; absent: four fifths of the machine's"
+            "memory of all sandboxes together in MiB: the machine's profile makes of it the defaults of "
+            "sandbox.memory_mb, tmp_mb, attempts_at_once and checks_at_once; absent: four fifths of the machine's"
         ),
     ] = None
     checks_at_once: Annotated[
@@ -427,8 +418,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True):
     hold_collisions: Annotated[
         bool,
         KeySpec(
-            "start a mission that is to be applied only after the earlier ones on the same branch that touch its "
-            "declared paths"
+            "start a mission to be applied only after the earlier ones on its branch that touch its declared paths"
         ),
     ] = True
     checks_ahead: Annotated[
@@ -532,6 +522,15 @@ class LogConfig(Struct, frozen=True, kw_only=True):
     ] = "warning"
 
 
+class ExtensionsConfig(Struct, frozen=True, kw_only=True):
+    """[extensions]: installed distributions whose implementations are used; their code runs in our process."""
+
+    enabled: Annotated[
+        tuple[str, ...],
+        KeySpec("distributions whose entry points `chargehand.KIND` add names", meet="file", form="name"),
+    ] = ()
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """The complete resolved configuration; `app` defines the order of the sources."""
 
@@ -548,3 +547,4 @@ class Config(Struct, frozen=True, kw_only=True):
     alerts: AlertsConfig = AlertsConfig()
     log: LogConfig = LogConfig()
     traces: TracesConfig = TracesConfig()
+    extensions: ExtensionsConfig = ExtensionsConfig()

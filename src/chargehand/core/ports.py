@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
-DriverName = Literal["overlay", "reflink", "worktree"]
+# A registered name, as are those of tiers, agents and providers (`core.registry`).
+DriverName = str
 
 
 class Bind(Struct, frozen=True, kw_only=True):

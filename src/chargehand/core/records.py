@@ -53,9 +53,8 @@ class Conflict(Struct, frozen=True, kw_only=True):
     left_out: int = 0
 
 
-TierName = Literal["none", "process", "container", "vm"]
-# From the weakest to the strongest: `vm` has its own kernel, `container` adds the engine's isolation to ours.
-TIERS: tuple[TierName, ...] = ("none", "process", "container", "vm")
+# A registered name, or `none`.
+TierName = str
 
 
 class TierFacts(Struct, frozen=True, kw_only=True):

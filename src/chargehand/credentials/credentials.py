@@ -9,22 +9,24 @@ import secrets
 import shlex
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
+from chargehand.core.ports import KeySource
+from chargehand.core.registry import Registry
 from chargehand.core.text import late_pattern
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
-Origin = Literal["environment", "keyring", "file"]
+Origin = str  # a registered name
 _SERVICE = "chargehand"
 _NAME = late_pattern(r"[A-Z][A-Z0-9_]{1,63}")
 _CONTROL = late_pattern(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -51,18 +53,28 @@ class SecretName(NamedTuple):
     origin: Origin | None
 
 
+class KeySetup(NamedTuple):
+    """The parameters of opening a source of keys: environment, and directory of the user's configuration."""
+
+    environ: Mapping[str, str]
+    directory: Path
+
+
 class Credentials:
-    """Looks in the environment, then in the system's keyring, then in `secrets.json`; a `core.KeySource`.
+    """Looks in the environment, the system's keyring, `secrets.json`, then in extensions; a `core.KeySource`.
 
     Names have the form of environment variables. Every method raises `UsageError` (`secret_invalid`) for another
     name or an impossible value, `ConfigError` (`secrets_file`) if the file is open to others or damaged. No
     message, representation or traceback of ours shows a value.
     """
 
-    def __init__(self, environ: Mapping[str, str], file: SecretsFile, keyring: SystemKeyring) -> None:
-        self._environ = environ
-        self._file = file
-        self._keyring = keyring
+    def __init__(self, setup: KeySetup) -> None:
+        self._setup = setup
+        self._environ = setup.environ
+        self._sources: dict[Origin, KeySource] = {}
+        # Secrets are stored in these two alone.
+        self._keyring = cast(SystemKeyring, self._open("keyring"))
+        self._file = cast(SecretsFile, self._open("file"))
 
     def __repr__(self) -> str:
         return f"Credentials({str(self._file.path)!r})"
@@ -124,17 +136,20 @@ class Credentials:
             raise NotFoundError(f"there is no secret {name!r}", hint=set_there or f"known: {known}")
 
     def _find(self, name: str) -> tuple[Origin | None, str | None]:
-        if value := self._environ.get(name):
-            return "environment", check_value(name, value)
-        if value := self._keyring.get(name):
-            return "keyring", check_value(name, value)
-        value = self._file.load().secrets.get(name)
-        return (None if value is None else "file"), value
+        for origin in KEY_SOURCES.names():
+            if value := self._open(origin).get(name):
+                return origin, check_value(name, value)
+        return None, None
+
+    def _open(self, origin: Origin) -> KeySource:
+        if origin not in self._sources:
+            self._sources[origin] = KEY_SOURCES.find(origin)(self._setup)
+        return self._sources[origin]
 
 
 def open_credentials(environ: Mapping[str, str], directory: Path) -> Credentials:
     """Return the credentials of a user whose `secrets.json` is in `directory`; reads and creates nothing yet."""
-    return Credentials(environ, SecretsFile(directory / "secrets.json"), SystemKeyring())
+    return Credentials(KeySetup(environ, directory))
 
 
 def check_name(name: str) -> str:
@@ -194,6 +209,10 @@ class SecretsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def get(self, name: str) -> str | None:
+        """Return the secret, `None` if it is not in the file."""
+        return self.load().secrets.get(name)
 
     def load(self) -> SecretsContent:
         """Return the stored content; empty if the file is missing."""
@@ -370,3 +389,21 @@ def _keyring_error(name: str, error: KeyringFailedError) -> ConfigError:
         code="secret_keyring",
         hint="unlock it and try again",
     )
+
+
+class EnvironmentKeys:
+    """Keys in the environment; an empty variable is not set."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def get(self, name: str) -> str | None:
+        """Return the variable's value, `None` if it is not set."""
+        return self._environ.get(name) or None
+
+
+# In the order in which they are asked. Extensions are asked last, and only read.
+KEY_SOURCES: Registry[Callable[[KeySetup], KeySource]] = Registry("key_sources", "source of keys")
+KEY_SOURCES.register("environment", lambda: lambda setup: EnvironmentKeys(setup.environ), "the environment")
+KEY_SOURCES.register("keyring", lambda: lambda setup: SystemKeyring(), "the system's keyring")
+KEY_SOURCES.register("file", lambda: lambda setup: SecretsFile(setup.directory / "secrets.json"), "secrets.json")

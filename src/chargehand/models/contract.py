@@ -16,7 +16,8 @@ from chargehand.core.errors import UpstreamError
 from chargehand.core.ports import Spent
 
 # OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own dialect.
-Dialect = Literal["openai", "anthropic", "responses", "gemini"]
+# A registered name (`models.dialect_names`).
+Dialect = str
 # The kind of call: a reply, a count of the tokens in a request, or embeddings.
 Operation = Literal["reply", "count", "embed"]
 # Why a reply ends: it is complete, it calls tools, it reached its output limit, or the model declined.

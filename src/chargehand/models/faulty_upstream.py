@@ -19,7 +19,7 @@ from chargehand.models.contract import (
     reply_from_pieces,
 )
 from chargehand.models.conversation import UntranslatableError
-from chargehand.models.dialects.table import DIALECTS
+from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.event_stream import EVENT_STREAM
 from chargehand.models.faults import Fault, Faults
 from chargehand.models.scripted_replies import ScriptedCall, decode_body, error_reply, render_for

@@ -28,6 +28,7 @@ from chargehand.models.contract import (
     Operation,
     ServedModel,
 )
+from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.base import (
     EmbeddingsFormat,
     ModelDialect,
@@ -36,7 +37,6 @@ from chargehand.models.dialects.base import (
     estimate_tokens,
     is_bare,
 )
-from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
 from chargehand.models.replay_cache import CachedReply, ReplayCache

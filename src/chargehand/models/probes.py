@@ -24,8 +24,8 @@ from chargehand.models.conversation import (
     UntranslatableError,
     fold_reply,
 )
+from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.embeddings import embeddings_upstream, explain_refusal
-from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.dialects.translation import read_error_message
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
 

@@ -20,6 +20,7 @@ from chargehand.core.codec import convert_to
 from chargehand.core.errors import UpstreamError, UsageError
 from chargehand.core.redaction import Redactor
 from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, Operation, UpstreamReply, close_chunks
+from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.event_stream import EVENT_STREAM, event_bytes, parse_events
 
 _T = TypeVar("_T")
@@ -114,7 +115,10 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         for number, line in enumerate(lines[1:], start=2):
             if line.strip():
                 try:
-                    exchanges.append(convert_to(json.loads(line), RecordedExchange))
+                    exchange = convert_to(json.loads(line), RecordedExchange)
+                    if exchange.dialect not in DIALECTS:
+                        raise ValueError(f"unknown dialect {exchange.dialect!r}; known: {', '.join(DIALECTS)}")
+                    exchanges.append(exchange)
                 except (ValueError, msgspec.ValidationError) as error:
                     raise _invalid(name, number, str(error)) from error
         torn = f"{name}, line {len(lines) + 1} was cut short and is left out" if rest.strip() else ""

@@ -22,8 +22,8 @@ from chargehand.models.conversation import (
     ToolResultPart,
     UntranslatableError,
 )
+from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.base import is_bare
-from chargehand.models.dialects.table import DIALECTS
 from chargehand.models.faults import Fault
 from chargehand.models.faulty_upstream import answer_with_fault
 from chargehand.models.recording import AttemptOrdinals, TurnAnswers, append_line

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
 
 from chargehand.core.errors import TierUnavailableError
-from chargehand.core.records import TIERS, TierCandidate, TierChoice, TierFacts, TierName
+from chargehand.core.records import TierCandidate, TierChoice, TierFacts, TierName
 from chargehand.core.text import late_pattern
 
 AUTO = "auto"
+# The tiers that `auto` chooses among, from the weakest to the strongest: `vm` has its own kernel, `container` adds
+# the engine's isolation to ours. The strength of an extension's tier is unknown: only a person chooses it.
+TIERS: tuple[TierName, ...] = ("none", "process", "container", "vm")
 _DOCUMENTATION = late_pattern(
     r"/?(?:docs?|documentation|man)/[^.]*(?:\.(?:md|rst|adoc|txt))?|(?:.*/)?[^/]*\.(?:md|rst|adoc)|"
     r"/?(?:README|CHANGELOG)(?:\.\w+)?"
@@ -57,8 +59,8 @@ def choose_tier(facts: TierFacts, candidates: Sequence[TierCandidate]) -> TierCh
     considered = (*weaker[: TIERS.index(needed)], *candidates)
     # A tier that a person names is never replaced; the tier that `auto` would need is added to the reason.
     if facts.wish != AUTO:
-        wish: TierName = next(name for name in get_args(TierName) if name == facts.wish)
-        more = "" if TIERS.index(wish) >= TIERS.index(needed) else f"; auto would need {needed}: {why}"
+        wish = facts.wish
+        more = "" if wish in in_question(facts) else f"; auto would need {needed}: {why}"
         known = {"": "the mission's configuration names it", "default": "it is the default"}
         by = known.get(facts.origin, "you chose it")
         return TierChoice(tier=wish, needed=needed, reason=f"{by}{more}", facts=facts)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chargehand import __version__
 from chargehand.configuration.locations import load_user_file, user_config_path
@@ -23,6 +23,7 @@ from chargehand.configuration.locations import state_home as state_home  # these
 from chargehand.configuration.locations import working_directory as working_directory
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.errors import ChargehandError, NotFoundError, RepositoryError, UsageError
+from chargehand.core.registry import Registry, use_registries
 from chargehand.durable.workers import LocalWorkers, WatchedWorkers, Workers
 from chargehand.store.projects import ProjectRow
 from chargehand.store.store import Store, open_store
@@ -52,6 +53,18 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LAST = "last"
 
 
+def find_registry(kind: str) -> Registry[Any]:
+    """Return the registry of a kind whose names are values of keys of the configuration."""
+    # Imported only to check or show such a value.
+    from chargehand.agents.clis import SPECS
+    from chargehand.agents.kinds import AGENTS
+    from chargehand.models.known_providers import PROVIDERS
+    from chargehand.sandbox.tiers import TIERS
+
+    found: dict[str, Registry[Any]] = {"agents": AGENTS, "clis": SPECS, "providers": PROVIDERS, "tiers": TIERS}
+    return found[kind]
+
+
 class StateReader:
     """Read access to one state directory of the calling user; a context manager by `open`.
 
@@ -70,6 +83,7 @@ class StateReader:
         actor: str = "",
         starts_workers: bool = True,
     ) -> None:
+        use_registries(find_registry)
         self.environ = environ
         self.cwd = cwd
         self.home = state_home(environ)

@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from chargehand.core.ports import Bind, DriverName, MountPlan
+from chargehand.core.registry import Registry
 from chargehand.workspace.bases import OBJECTS_TARGET, BaseLayers, copy_git
 from chargehand.workspace.host.files import make_owned
 from chargehand.workspace.tree.attributes import TreeAttributes
@@ -219,9 +220,11 @@ class ReflinkDriver(WorktreeDriver):
     clones = True
 
 
-DRIVERS: dict[DriverName, Driver] = {
-    driver.name: driver for driver in (OverlayDriver(), ReflinkDriver(), WorktreeDriver())
-}
+# No extension adds one: the sandbox tries each by name.
+DRIVERS: Registry[Driver] = Registry("drivers", "workspace driver", extensible=False)
+DRIVERS.register("overlay", OverlayDriver, "overlayfs over the shared base")
+DRIVERS.register("reflink", ReflinkDriver, "a plain directory of clones")
+DRIVERS.register("worktree", WorktreeDriver, "a plain directory of copies")
 
 
 def _fill_plain(

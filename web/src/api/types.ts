@@ -3937,8 +3937,7 @@ export interface components {
          * @description A considered tier: `offered` is `None` if it was not tried; `detail` gives the reason.
          */
         TierCandidate: {
-            /** @enum {unknown} */
-            tier: "container" | "none" | "process" | "vm";
+            tier: string;
             offered: boolean | null;
             detail: string;
             /** @default  */
@@ -3949,10 +3948,8 @@ export interface components {
          * @description The chosen tier, the weakest tier that the facts require, the reason in words, and all candidates.
          */
         TierChoice: {
-            /** @enum {unknown} */
-            tier: "container" | "none" | "process" | "vm";
-            /** @enum {unknown} */
-            needed: "container" | "none" | "process" | "vm";
+            tier: string;
+            needed: string;
             reason: string;
             facts: components["schemas"]["TierFacts"];
             /** @default [] */

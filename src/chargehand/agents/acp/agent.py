@@ -42,7 +42,6 @@ from chargehand.agents.programs.running import (
     unable,
 )
 from chargehand.agents.prompts import briefing, person_message
-from chargehand.core.config import AgentKind, CliName
 from chargehand.core.messages import ClarificationRequest
 from chargehand.models.contract import Usage
 from chargehand.sandbox.contract import Converses, ExecResult, OnOutput, Stream
@@ -71,7 +70,7 @@ class AcpAgent:
     sandbox; its questions go to a person. An agent that does not ask is bounded by the sandbox alone.
     """
 
-    kind: AgentKind = "acp"
+    kind: str = "acp"
     checkpoints_itself = False
     abilities = ABILITIES["acp"]
 
@@ -80,7 +79,7 @@ class AcpAgent:
         name: str,
         *,
         command: tuple[str, ...] = (),
-        cli: CliName | None = None,
+        cli: str | None = None,
         models: tuple[str, ...] = (),
     ) -> None:
         self.name = name

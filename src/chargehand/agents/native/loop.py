@@ -77,7 +77,6 @@ from chargehand.agents.stuck import EscalationLadder, LadderStep, ObservedCall, 
 from chargehand.agents.tool_specs import MUTATING, ToolCall, ToolResult, ToolSpec
 from chargehand.agents.toolbox import Toolbox, action_of, checked_call, role_refusal
 from chargehand.core.codec import convert_to
-from chargehand.core.config import AgentKind
 from chargehand.core.errors import ExhaustedError, MessageError, UpstreamError
 from chargehand.core.messages import ClarificationRequest, Message, ProgressReport
 
@@ -97,7 +96,7 @@ class NativeAgent:
     same conversation.
     """
 
-    kind: AgentKind = "native"
+    kind: str = "native"
     checkpoints_itself = True
     abilities = ABILITIES["native"]
 

@@ -10,7 +10,6 @@ from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, Atte
 from chargehand.agents.messages import denial_text, message_address, with_message
 from chargehand.agents.patches import patch_in
 from chargehand.agents.toolbox import Toolbox, action_of
-from chargehand.core.config import AgentKind
 
 _STEP = "patch"
 _TOOL = "apply_patch"
@@ -23,7 +22,7 @@ class PatchAgent:
     recorded act is not repeated.
     """
 
-    kind: AgentKind = "patch"
+    kind: str = "patch"
     checkpoints_itself = True
     abilities = ABILITIES["patch"]
     models: tuple[str, ...] = ()

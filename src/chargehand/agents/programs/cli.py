@@ -25,7 +25,6 @@ from chargehand.agents.programs.running import (
     text_output,
     usage_so_far,
 )
-from chargehand.core.config import AgentKind, CliName
 from chargehand.sandbox.contract import ExecResult, Stream
 
 _MOST_OUTPUT_BYTES = 64 << 20
@@ -42,12 +41,12 @@ class CliAgent:
     token count next to the gateway's. "done" is a claim, as always.
     """
 
-    kind: AgentKind = "cli"
+    kind: str = "cli"
     checkpoints_itself = False
     abilities = ABILITIES["cli"]
 
     def __init__(
-        self, name: str, cli: CliName, *, command: tuple[str, ...] = (), models: tuple[str, ...] = ()
+        self, name: str, cli: str, *, command: tuple[str, ...] = (), models: tuple[str, ...] = ()
     ) -> None:
         self.name = name
         self.models = models

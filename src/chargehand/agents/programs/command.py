@@ -22,7 +22,6 @@ from chargehand.agents.programs.running import (
     run_while_paid,
     usage_so_far,
 )
-from chargehand.core.config import AgentKind
 from chargehand.sandbox.contract import ExecResult, LimitName
 
 # The report on the previous attempt; $CHARGEHAND_REPORT holds its path from the second run on.
@@ -48,7 +47,7 @@ class CommandAgent:
     `$CHARGEHAND_MESSAGE` names.
     """
 
-    kind: AgentKind = "command"
+    kind: str = "command"
     checkpoints_itself = False
     abilities = ABILITIES["command"]
 

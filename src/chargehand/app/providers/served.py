@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -18,10 +18,11 @@ from chargehand.app.providers.scripted import scripted_model
 from chargehand.configuration.keys import format_value, is_short_form, model_hint
 from chargehand.configuration.locations import state_home
 from chargehand.core.codec import convert_to
-from chargehand.core.config import Config, LimitsConfig, ModelConfig, Provider
+from chargehand.core.config import Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.core.ports import KeySource
 from chargehand.models.contract import Dialect, ServedModel
+from chargehand.models.known_providers import PROVIDERS
 
 if TYPE_CHECKING:
     from chargehand.models.catalogue import ModelFacts, Reported
@@ -78,22 +79,6 @@ def _report_key(address: str, model: str) -> str:
     return f"{address.rstrip('/')} {model}"
 
 
-_OWN_ADDRESS: Mapping[str, str] = {
-    "openai": "https://api.openai.com/v1",
-    "openai-responses": "https://api.openai.com/v1",
-    "anthropic": "https://api.anthropic.com",
-    "gemini": "https://generativelanguage.googleapis.com",
-    "resetdata": "https://models.au-syd.resetdata.ai/v1",
-    "ollama": "http://127.0.0.1:11434/v1",
-}
-# The environment variable that each provider's own programs use, in the order they are tried.
-USUAL_KEYS: Mapping[str, str] = {
-    "anthropic": "ANTHROPIC_API_KEY",
-    "openai": "OPENAI_API_KEY",
-    "openai-responses": "OPENAI_API_KEY",
-    "gemini": "GEMINI_API_KEY",
-    "resetdata": "RESETDATA_API_KEY",
-}
 # The limit for connecting; shorter if there is a fallback model.
 _CONNECT_SECONDS = 15.0
 _CONNECT_BEFORE_FALLBACK_SECONDS = 3.0
@@ -109,17 +94,13 @@ def model_config(config: Config, name: str) -> ModelConfig:
         return entry if entry.model else replace(entry, model=name)
     if is_short_form(name):
         provider, _, model = name.partition(":")
-        return ModelConfig(provider=cast(Provider, provider), model=model)
+        return ModelConfig(provider=provider, model=model)
     raise NotFoundError(f"no model named {format_value(name)}", hint=model_hint(name, list(config.models)))
 
 
 def dialect_of(config: ModelConfig) -> Dialect:
     """Return the dialect that the provider speaks."""
-    if config.provider == "openai-responses":
-        return "responses"
-    if config.provider == "gemini":
-        return "gemini"
-    return "anthropic" if config.provider.startswith("anthropic") else "openai"
+    return PROVIDERS.find(config.provider).dialect
 
 
 def served_chain(
@@ -187,8 +168,8 @@ def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | N
         return config.base_url
     if config.provider == "ollama":
         return f"{ollama_address(environ or {}) or 'http://127.0.0.1:11434'}/v1"
-    own = _OWN_ADDRESS.get(config.provider)
-    if own is None:
+    own = PROVIDERS.find(config.provider).address
+    if not own:
         raise ConfigError(
             f"model {name!r}: {config.provider} has no default address",
             code="no_base_url",
@@ -205,7 +186,12 @@ def key_name(config: ModelConfig) -> str | None:
     """
     if config.key is not None:
         return config.key
-    return USUAL_KEYS.get(config.provider) if config.base_url is None else None
+    return usual_key(config.provider) or None if config.base_url is None else None
+
+
+def usual_key(provider: str) -> str:
+    """Return the variable that a provider's own programs use for its key, "" if it needs none."""
+    return PROVIDERS.find(provider).key
 
 
 def known_facts(

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from chargehand.agents.contract import Agent, McpServer
+from chargehand.agents.kinds import AGENTS
 from chargehand.agents.opening import open_agent
 from chargehand.agents.probe import AgentIdentity, identify_agent
 from chargehand.configuration.keys import agent_keys, format_value, parse_text, parse_value
@@ -37,7 +38,8 @@ def agent_from_option(text: str) -> AgentConfig:
     if not colon or kind not in agent_keys()["kind"].choices:
         forms = ", ".join(_SHORT_FORMS)
         raise ConfigError(
-            f"--agent: unknown agent kind {format_value(kind)} in {format_value(text)}", hint=f"known: {forms}"
+            f"--agent: unknown agent kind {format_value(kind)} in {format_value(text)}",
+            hint=AGENTS.explain(kind) or f"known: {forms}",
         )
     keys = agent_keys()
     match kind:
@@ -61,8 +63,10 @@ def agent_from_option(text: str) -> AgentConfig:
         raise ConfigError(
             f"--agent: {format_value(text)} cannot be split into words: {reason}", hint=_CONFIGURE_HINT
         ) from error
-    command = parse_value(keys["command"], words, "--agent")
-    return AgentConfig(kind="acp" if kind == "acp" else "command", command=command)
+    # Only our own kinds of programs need one: what an extension's kind needs, it checks itself.
+    own = kind in ("command", "acp")
+    command = parse_value(keys["command"], words, "--agent") if words or own else ()
+    return AgentConfig(kind=kind, command=command)
 
 
 def patch_text(file: str) -> str:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.app.providers.ollama import find_ollama
-from chargehand.app.providers.served import USUAL_KEYS, has_key, model_config
+from chargehand.app.providers.served import has_key, model_config, usual_key
 from chargehand.app.selection.agents import NATIVE, named_agent
 from chargehand.core.choices import (
     AgentFacts,
@@ -149,7 +149,7 @@ class CandidateSource(Struct, frozen=True, kw_only=True):
         }
         if found or not detects:
             return found
-        keyed = {name: USUAL_KEYS[provider] for provider, name in DEFAULT_MODELS.items()}
+        keyed = {name: usual_key(provider) for provider, name in DEFAULT_MODELS.items()}
         found = {
             name: KnownModel(name=name, known="key", has_key=True, key=key)
             for name, key in keyed.items()

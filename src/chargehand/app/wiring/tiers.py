@@ -7,9 +7,9 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -19,25 +19,22 @@ from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import TierCandidate, TierChoice, TierFacts
 from chargehand.policy.tiers import AUTO, choose_tier, in_question, only_documentation
-from chargehand.sandbox.probe import ProbeReport, probe
-from chargehand.sandbox.process_tier import ProcessTier
+from chargehand.sandbox.probe import ProbeReport
+from chargehand.sandbox.tiers import TIERS, TierPlace
 from chargehand.sandbox.toolchain import Toolchain
 
 if TYPE_CHECKING:
     from chargehand.missions.services import Tier
     from chargehand.sandbox.snippet_pool import SnippetPool
 
-_TIERS = ("process", "container", "vm")
-# The subdirectory of the state directory for the kernel of virtual machines.
-MACHINES = "vm"
-
 
 def require_tier(tier: str) -> None:
     """Raise `TierUnavailableError` unless this version has the tier, or it is `auto`."""
-    if tier not in (*_TIERS, AUTO):
+    if tier != AUTO and tier not in TIERS:
+        *others, last = TIERS.names()
         raise TierUnavailableError(
             f"the sandbox tier {tier!r} is not available in this version",
-            hint=f"use --sandbox {', '.join(_TIERS[:-1])} or {_TIERS[-1]}",
+            hint=TIERS.explain(tier) or f"use --sandbox {', '.join(others)} or {last}",
         )
 
 
@@ -84,28 +81,6 @@ def with_tier(resolved: ResolvedConfig, choice: TierChoice) -> ResolvedConfig:
     return replace(resolved, config=replace(resolved.config, sandbox=sandbox))
 
 
-def open_tier(
-    config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
-) -> AbstractAsyncContextManager[Tier]:
-    """Return a context manager for the configured tier; its last sandbox keeps `alive` open."""
-    if config.tier == "vm":
-        from chargehand.sandbox.vm_tier import open_vm_tier
-
-        return open_vm_tier(toolchain, images=scratch / MACHINES, environ=environ, alive=alive)
-    if config.tier != "container":
-        return ProcessTier(toolchain, alive=alive)
-    from chargehand.sandbox.container_tier import ContainerTier
-
-    return ContainerTier(
-        toolchain,
-        program=config.container_program or "",
-        image=config.container_image or "",
-        scratch=scratch,
-        alive=alive,
-        environ=environ,
-    )
-
-
 class OpenTiers:
     """The tiers of one process: its sessions share one `process` tier, and so its launcher.
 
@@ -114,22 +89,27 @@ class OpenTiers:
     """
 
     def __init__(self) -> None:
-        self._shared: dict[Toolchain, ProcessTier] = {}
+        self._shared: dict[tuple[str, Toolchain], Any] = {}
         self._opened = AsyncExitStack()
 
     @asynccontextmanager
     async def use(
         self, config: SandboxConfig, toolchain: Toolchain, *, scratch: Path, alive: int, environ: Mapping[str, str]
     ) -> AsyncIterator[Tier]:
-        """Provide the configured tier for the block; a shared one stays open until `close`. As `open_tier`."""
-        if config.tier in ("container", "vm"):
-            async with open_tier(config, toolchain, scratch=scratch, alive=alive, environ=environ) as own:
+        """Provide the configured tier for the block; a shared one stays open until `close`.
+
+        `scratch` is the state directory; the tier's last sandbox keeps `alive` open.
+        """
+        adapter = TIERS.find(_tier_name(config))
+        place = TierPlace(config=config, toolchain=toolchain, home=scratch, environ=environ, alive=alive)
+        if not adapter.shared:
+            async with adapter.open(place) as own:
                 yield own
             return
-        tier = self._shared.get(toolchain)
+        key = (config.tier, toolchain)
+        tier = self._shared.get(key)
         if tier is None:
-            tier = await self._opened.enter_async_context(ProcessTier(toolchain, alive=alive))
-            self._shared[toolchain] = tier
+            tier = self._shared[key] = await self._opened.enter_async_context(adapter.open(place))
         else:
             await asyncio.to_thread(tier.sweep)
         yield tier
@@ -145,21 +125,13 @@ async def try_tier(
     config: SandboxConfig, toolchain: Toolchain, *, home: Path, environ: Mapping[str, str]
 ) -> ProbeReport:
     """Probe what the configured tier can offer on this machine, by real tries."""
-    if config.tier == "vm":
-        from chargehand.sandbox.vm_tier import probe_vm
+    place = TierPlace(config=config, toolchain=toolchain, home=home, environ=environ)
+    return await TIERS.find(_tier_name(config)).probe(place)
 
-        return await probe_vm(toolchain, images=home / MACHINES, scratch=home, environ=environ)
-    if config.tier != "container":
-        return await probe(toolchain, scratch=home)
-    from chargehand.sandbox.container_tier import probe_container
 
-    return await probe_container(
-        toolchain,
-        scratch=home,
-        environ=environ,
-        program=config.container_program or "",
-        image=config.container_image or "",
-    )
+def _tier_name(config: SandboxConfig) -> str:
+    # A machine is also tried before a tier is chosen: then, and for `none`, by the weakest.
+    return "process" if config.tier in ("none", AUTO) else config.tier
 
 
 async def choose_driver(
@@ -176,24 +148,10 @@ async def choose_driver(
     """
     config = config or SandboxConfig()
     environ = environ or {}
-    place = home / "probe.json"
-    key = _machine(home, toolchain)
-    if config.tier == "container":
-        # A container engine is identified by its path, its date, and its settings.
-        search = environ.get("PATH", os.defpath)
-        found = [
-            shutil.which(name, path=search) for name in (config.container_program or "podman", "docker", "runc")
-        ]
-        stamps: list[object] = [os.stat(path).st_mtime if path else 0 for path in found]
-        place = home / "probe-container.json"
-        key = [*key, *found, *stamps, config.container_image, environ.get("DOCKER_HOST", "")]
-    if config.tier == "vm":
-        # Virtual machines are identified by QEMU's program and the installed kernel.
-        path = shutil.which("qemu-system-x86_64", path=environ.get("PATH", os.defpath))
-        places = [Path(path) if path else None, home / MACHINES / "about.json"]
-        stamps = [each.stat().st_mtime if each and each.exists() else 0 for each in places]
-        place = home / "probe-vm.json"
-        key = [*key, path, *stamps]
+    tier = _tier_name(config)
+    asked = TierPlace(config=config, toolchain=toolchain, home=home, environ=environ)
+    key = [*_machine(home, toolchain), *TIERS.find(tier).fingerprint(asked)]
+    place = home / ("probe.json" if tier == "process" else f"probe-{tier}.json")
     try:
         kept = json.loads(place.read_text())
     except (OSError, ValueError):

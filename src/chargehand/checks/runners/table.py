@@ -1,10 +1,11 @@
-"""The table of test runners, and the lookup of the runner that a command starts."""
+"""The registered test runners, and the lookup of the runner that a command starts."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import shlex
+from collections.abc import Sequence
 
 from chargehand.checks.runners.base import Runner
 from chargehand.checks.runners.cargo import CargoTest
@@ -12,11 +13,15 @@ from chargehand.checks.runners.go import GoTest
 from chargehand.checks.runners.node import NodeTest
 from chargehand.checks.runners.other import Maven, OtherProgram
 from chargehand.checks.runners.python import Pytest, Unittest
+from chargehand.core.registry import Registry
 from chargehand.core.text import late_pattern
 
 # In the order in which checks are detected.
-RUNNERS: tuple[Runner, ...] = (Pytest(), Unittest(), NodeTest(), CargoTest(), GoTest(), Maven(), OtherProgram())
-_OTHER = RUNNERS[-1]
+RUNNERS: Registry[Runner] = Registry("runners", "test runner")
+_CLASSES = (Pytest, Unittest, NodeTest, CargoTest, GoTest, Maven, OtherProgram)
+for _class in _CLASSES:
+    RUNNERS.register(_class.name, _class, (_class.__doc__ or "").partition("\n")[0])
+_OWN = tuple(RUNNERS.find(each.name) for each in _CLASSES)
 
 # Words that may precede the program that a line actually runs.
 _WRAPPERS = frozenset({
@@ -43,14 +48,24 @@ def runner_of(command: str) -> Runner:
             tokens = line.split()
         for is_operator, group in itertools.groupby(tokens, lambda word: bool(_OPERATORS.fullmatch(word))):
             words = list(group)
-            pairs = set(itertools.pairwise(words))
-            started = [runner for runner in RUNNERS if ("-m", runner.module) in pairs]
-            if not started:
-                program, arguments = _split_program(words)
-                started = [runner for runner in RUNNERS if runner.is_started_by(program, arguments)]
-            if started and not is_operator:
+            if not is_operator and (started := _find_started(words)):
                 return started[0]
-    return _OTHER
+    return _OWN[-1]
+
+
+def _find_started(words: list[str]) -> list[Runner]:
+    pairs = set(itertools.pairwise(words))
+    program, arguments = _split_program(words)
+
+    def find_among(runners: Sequence[Runner]) -> list[Runner]:
+        by_module = [runner for runner in runners if ("-m", runner.module) in pairs]
+        return by_module or [runner for runner in runners if runner.is_started_by(program, arguments)]
+
+    # Extensions last: a broken one must not affect commands of our own runners. It fails any other command, as
+    # judging that by its exit code alone could accept a result that the extension would refuse.
+    return find_among(_OWN) or find_among(
+        [RUNNERS.find(name) for name in RUNNERS.names() if name not in RUNNERS.built_in()]
+    )
 
 
 def _split_program(words: list[str]) -> tuple[str, list[str]]:

@@ -12,15 +12,16 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from chargehand.core.addresses import is_loopback
 from chargehand.core.config import AlertsConfig
-from chargehand.core.errors import ChargehandError
+from chargehand.core.errors import ChargehandError, ConfigError
 from chargehand.core.ports import KeySource
+from chargehand.core.registry import Registry
 from chargehand.reports.alerting.words import NoticeDocument
 
 if TYPE_CHECKING:
@@ -185,21 +186,66 @@ class MailChannel:
             raise ChannelFailedError(f"{host} refused {', '.join(sorted(refused))}")
 
 
+class ChannelSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of opening a channel; once `stopping` is set, no channel may wait any longer."""
+
+    config: AlertsConfig
+    keys: KeySource
+    environ: Mapping[str, str]
+    stopping: threading.Event
+
+
+class BrokenChannel:
+    """The channel of an extension that cannot be loaded: each notice fails with the reason."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name = name
+        self._problem = problem
+
+    def send(self, notices: Sequence[NoticeDocument]) -> None:
+        """Raise `ChannelFailedError`."""
+        raise ChannelFailedError(self._problem)
+
+
 def open_channels(
     config: AlertsConfig, *, keys: KeySource, environ: Mapping[str, str], stopping: threading.Event
 ) -> tuple[NoticeChannel, ...]:
     """Return the channels that are configured and available on this machine."""
-    found: list[NoticeChannel] = []
-    program = shutil.which("notify-send", path=environ.get("PATH"))
+    setup = ChannelSetup(config=config, keys=keys, environ=environ, stopping=stopping)
+    found: list[NoticeChannel | None] = []
+    for name in NOTIFIERS.names():
+        try:
+            found.append(NOTIFIERS.find(name)(setup))
+        except ConfigError as error:
+            found.append(BrokenChannel(name, error.message))
+    return tuple(channel for channel in found if channel is not None)
+
+
+def _open_desktop(setup: ChannelSetup) -> NoticeChannel | None:
+    program = shutil.which("notify-send", path=setup.environ.get("PATH"))
     # Without a session bus no person is logged in at a desktop here.
-    if config.desktop and program is not None and environ.get("DBUS_SESSION_BUS_ADDRESS"):
-        found.append(DesktopChannel(program, environ))
-    if config.webhook is not None:
-        secret = config.webhook_secret or ""
-        found.append(WebhookChannel(config.webhook, secret=secret, keys=keys, stopping=stopping))
-    if config.mail_to:
-        found.append(MailChannel(config, keys=keys))
-    return tuple(found)
+    if setup.config.desktop and program is not None and setup.environ.get("DBUS_SESSION_BUS_ADDRESS"):
+        return DesktopChannel(program, setup.environ)
+    return None
+
+
+def _open_webhook(setup: ChannelSetup) -> NoticeChannel | None:
+    url, secret = setup.config.webhook, setup.config.webhook_secret or ""
+    return (
+        WebhookChannel(url, secret=secret, keys=setup.keys, stopping=setup.stopping) if url is not None else None
+    )
+
+
+def _open_mail(setup: ChannelSetup) -> NoticeChannel | None:
+    return MailChannel(setup.config, keys=setup.keys) if setup.config.mail_to else None
+
+
+# A notifier returns its channel, `None` if that is not configured or not available.
+Notifier = Callable[[ChannelSetup], NoticeChannel | None]
+NOTIFIERS: Registry[Notifier] = Registry("notifiers", "notifier")
+NOTIFIERS.register("desktop", lambda: _open_desktop, "notify-send at this desktop")
+NOTIFIERS.register("webhook", lambda: _open_webhook, "a signed POST")
+NOTIFIERS.register("mail", lambda: _open_mail, "a mail over TLS")
 
 
 def signature(body: bytes, key: str, *, moment: int) -> str:
