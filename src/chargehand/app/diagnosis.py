@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from chargehand import __version__
 from chargehand.app.wiring.tiers import try_tier
+from chargehand.configuration.extras import EXTRAS, install_command
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import MissionStatus, TierName
@@ -72,6 +73,15 @@ class ToolView(msgspec.Struct, frozen=True, kw_only=True):
     seen: str
 
 
+class ExtraView(msgspec.Struct, frozen=True, kw_only=True):
+    """An optional part of the installation: what it gives, and the command that installs it."""
+
+    name: str
+    installed: bool
+    gives: str
+    command: str
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The result of every trial. `container` and `vm` are null if their programs are not installed."""
 
@@ -87,6 +97,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolView, ...]
     tools_problem: str
     not_shown: tuple[HiddenPrograms, ...]
+    extras: tuple[ExtraView, ...]
 
     @property
     def unneeded(self) -> tuple[str, ...]:
@@ -160,6 +171,12 @@ async def diagnose(reader: StateReader) -> Diagnosis:
         ),
         tools_problem=problem,
         not_shown=tuple(not_shown),
+        extras=tuple(
+            ExtraView(
+                name=each.name, installed=each.installed, gives=each.gives, command=install_command(each.name)
+            )
+            for each in EXTRAS
+        ),
     )
 
 

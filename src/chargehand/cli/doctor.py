@@ -87,12 +87,20 @@ def doctor(out: Output) -> int:
         out.text(f"{'ok' if part.ok else 'no':<6}  {part.name}: {part.detail}")
         _show_fix(out, part)
     _show_programs(out, found)
+    _show_extras(out, found)
     return 5 if found.tier is None else 0 if found.ok else 1
 
 
 def _show_fix(out: Output, part: ProbePart, *, indent: int = 0) -> None:
     if part.mend:
         out.text(f"        {'':<{indent}}fix: {part.mend}")
+
+
+def _show_extras(out: Output, found: Diagnosis) -> None:
+    """Show the optional parts that are not installed, with the command that installs each."""
+    for extra in found.extras:
+        if not extra.installed:
+            out.text(f"not installed: {extra.name}, for {extra.gives}: {extra.command}")
 
 
 def _show_programs(out: Output, found: Diagnosis) -> None:

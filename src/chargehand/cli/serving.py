@@ -41,6 +41,9 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.logs import set_up_logs
+    from chargehand.configuration.extras import require_extra
+
+    require_extra("mcp")
     from chargehand.mcp.server import mission_server, server_directory
     from chargehand.reports.reading import state_home
 
@@ -123,8 +126,11 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.logs import set_up_logs
+    from chargehand.configuration.extras import require_extra
     from chargehand.core.errors import RepositoryError
     from chargehand.reports.reading import working_directory
+
+    require_extra("server")
     from chargehand.server.serving import ServeOptions, open_server, serve, url_at
 
     asked = ServeOptions(host=host, port=port, worker=not no_worker, **options)
