@@ -16,9 +16,9 @@ from chargehand.agents.model_messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ReplyCall,
+    ReplyText,
     SystemPromptPart,
-    TextPart,
-    ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
 )
@@ -39,10 +39,10 @@ def conversations(draw: st.DrawFn) -> tuple[list[ModelMessage], set[int]]:
         names = draw(st.lists(st.sampled_from(["read", "bash", "edit", "ask"]), max_size=3))
         # ids of an earlier turn repeat if a provider numbers calls by turn
         calls = [
-            ToolCallPart(name, {"path": draw(st.sampled_from("ab"))}, f"{draw(st.sampled_from([turn, 0]))}-{at}")
+            ReplyCall(name, {"path": draw(st.sampled_from("ab"))}, f"{draw(st.sampled_from([turn, 0]))}-{at}")
             for at, name in enumerate(names)
         ]
-        messages.append(ModelResponse(parts=[TextPart(draw(TEXTS)), *calls], timestamp=NOW))
+        messages.append(ModelResponse(parts=[ReplyText(draw(TEXTS)), *calls], timestamp=NOW))
         returns = [ToolReturnPart(c.tool_name, draw(TEXTS), c.tool_call_id) for c in calls]
         if draw(st.booleans()):
             messages += [ModelRequest(parts=[part]) for part in returns]

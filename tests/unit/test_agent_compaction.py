@@ -16,9 +16,9 @@ from chargehand.agents.model_messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ReplyCall,
+    ReplyText,
     SystemPromptPart,
-    TextPart,
-    ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
 )
@@ -39,9 +39,9 @@ def opening() -> list[ModelMessage]:
 
 def turn(number: int, name: str, arguments: dict[str, Any], result: str, *, text: str = "", **more: Any) -> Any:
     call_id = f"call-{number}"
-    said = [TextPart(text)] if text else []
+    said = [ReplyText(text)] if text else []
     return [
-        ModelResponse(parts=[*said, ToolCallPart(name, arguments, call_id)], timestamp=NOW),
+        ModelResponse(parts=[*said, ReplyCall(name, arguments, call_id)], timestamp=NOW),
         ModelRequest(parts=[ToolReturnPart(name, result, call_id, more)]),
     ]
 
@@ -135,7 +135,7 @@ def test_a_cleared_result_names_its_artifact() -> None:
 def test_results_in_text_are_cleared_for_models_without_tools() -> None:
     messages = opening()
     for number in range(10):
-        messages.append(ModelResponse(parts=[TextPart(f"```tool\n{number}\n```")], timestamp=NOW))
+        messages.append(ModelResponse(parts=[ReplyText(f"```tool\n{number}\n```")], timestamp=NOW))
         messages.append(ModelRequest(parts=[UserPromptPart("x" * 3000)]))
     made = compact(messages, limit=total(messages) - 1500, pins=PINS)
     assert made.tier == "results"
@@ -184,8 +184,10 @@ def test_a_summary_of_text_calls_names_files_and_commands() -> None:
     messages = opening()
     for number in range(12):
         call = json.dumps({"name": "edit", "arguments": {"path": f"a{number}.py"}})
-        messages.append(ModelResponse(parts=[TextPart(f"Next.\n```tool\n{call}\n```" + "y" * 900)], timestamp=NOW))
-        messages.append(ModelResponse(parts=[TextPart("")], timestamp=NOW))
+        messages.append(
+            ModelResponse(parts=[ReplyText(f"Next.\n```tool\n{call}\n```" + "y" * 900)], timestamp=NOW)
+        )
+        messages.append(ModelResponse(parts=[ReplyText("")], timestamp=NOW))
     made = compact(messages, limit=2200, pins=PINS)
     assert "- a0.py\n- a1.py" in summary_of(made)
 
@@ -235,7 +237,7 @@ def test_arguments_in_json_and_as_an_object_are_the_same_call() -> None:
     messages = opening()
     messages += turn(0, "read", {"path": "a.py", "offset": 1}, "x" * 900)
     messages += turn(1, "read", {}, "x" * 900)
-    messages[-2].parts[0] = ToolCallPart("read", '{"offset": 1, "path": "a.py"}', "call-1")
+    messages[-2].parts[0] = ReplyCall("read", '{"offset": 1, "path": "a.py"}', "call-1")
     assert compact(messages, limit=total(messages) - 100, pins=PINS).tier == "duplicates"
 
 

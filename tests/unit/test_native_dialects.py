@@ -16,10 +16,10 @@ from chargehand.agents.model_messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ReplyCall,
+    ReplyText,
+    ReplyThinking,
     SystemPromptPart,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
     read_response,
@@ -54,10 +54,10 @@ def part_of(part: dict[str, Any]) -> Any:
         case "return":
             return ToolReturnPart(part["name"], content_of(part["c"]), part["id"])
         case "text":
-            return TextPart(part["c"])
+            return ReplyText(part["c"])
         case "thinking":
-            return ThinkingPart(part["c"], part["id"], part["sig"], part["prov"])
-    return ToolCallPart(part["name"], part["args"], part["id"])
+            return ReplyThinking(part["c"], part["id"], part["sig"], part["prov"])
+    return ReplyCall(part["name"], part["args"], part["id"])
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['dialect']}-{case['model']}")
@@ -120,11 +120,11 @@ async def test_text_reasoning_and_calls_of_a_chat_are_parts_in_their_order() -> 
         )
     )
     assert reply.parts == [
-        ThinkingPart("hm, so", "reasoning_content", None, "gateway"),
-        TextPart("I look <|im_end|>"),
-        ToolCallPart("bash", '{"a":1}', "c1"),
-        ToolCallPart("read", "", "c2"),
-        TextPart("after"),
+        ReplyThinking("hm, so", "reasoning_content", None, "gateway"),
+        ReplyText("I look <|im_end|>"),
+        ReplyCall("bash", '{"a":1}', "c1"),
+        ReplyCall("read", "", "c2"),
+        ReplyText("after"),
     ]
     assert (reply.model_name, reply.finish_reason, shown) == ("served", "tool_call", "I look <|im_end|>after")
     assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cache_read_tokens) == (10, 5, 3)
@@ -134,11 +134,11 @@ async def test_text_reasoning_and_calls_of_a_chat_are_parts_in_their_order() -> 
     ("deltas", "finish", "parts", "reason"),
     [
         ([{"content": "<think>"}, {"content": "hm"}, {"content": "</think>"}, {"content": "a"}], "length",
-         [ThinkingPart("hm", "content", None, "gateway"), TextPart("a")], "length"),
+         [ReplyThinking("hm", "content", None, "gateway"), ReplyText("a")], "length"),
         ([{"refusal": "no"}], "stop", [], "content_filter"),
-        ([{"content": [{"type": "text", "text": "a"}]}], None, [TextPart("a")], "stop"),
+        ([{"content": [{"type": "text", "text": "a"}]}], None, [ReplyText("a")], "stop"),
         ([call(None, "a", "{}", "1"), call(None, "b", {"x": 1}, "2")], "tool_calls",
-         [ToolCallPart("a", "{}", "1"), ToolCallPart("b", {"x": 1}, "2")], "tool_call"),
+         [ReplyCall("a", "{}", "1"), ReplyCall("b", {"x": 1}, "2")], "tool_call"),
         ([call(0, None, "{}", "1")], "tool_calls", [], "tool_call"),
     ],
     ids=["tags", "refusal", "list", "no index", "no name"],
@@ -180,11 +180,11 @@ async def test_a_message_keeps_its_signed_reasoning_and_its_calls() -> None:
         dialect="anthropic",
     )
     assert reply.parts == [
-        ThinkingPart("hm", None, "signed", "anthropic"),
-        TextPart("I look"),
-        ToolCallPart("bash", '{"a":1}', "t1"),
-        ToolCallPart("read", None, "t2"),
-        ThinkingPart("", "redacted_thinking", "xx", "anthropic"),
+        ReplyThinking("hm", None, "signed", "anthropic"),
+        ReplyText("I look"),
+        ReplyCall("bash", '{"a":1}', "t1"),
+        ReplyCall("read", None, "t2"),
+        ReplyThinking("", "redacted_thinking", "xx", "anthropic"),
     ]
     assert (reply.model_name, reply.finish_reason, shown) == ("served", "tool_call", "I look")
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (13, 7)
@@ -241,4 +241,4 @@ def test_a_reply_recorded_by_an_earlier_version_is_read() -> None:
         "usage": {"input_tokens": 1, "cost": None, "details": {}},
         "kind": "response",
     }
-    assert read_response(old).parts == [TextPart("a"), ToolCallPart("bash", {"a": 1}, "c")]
+    assert read_response(old).parts == [ReplyText("a"), ReplyCall("bash", {"a": 1}, "c")]

@@ -13,9 +13,9 @@ from chargehand.agents.model_messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ReplyText,
     RequestPart,
     SystemPromptPart,
-    TextPart,
     ToolReturnPart,
     UserPromptPart,
     read_response,
@@ -93,7 +93,7 @@ class ConversationEntry(Struct, frozen=True, kw_only=True):
             if not call.written
         ]
         # Never empty: some providers refuse an empty message.
-        return ModelResponse(parts=[TextPart("\n".join([self.text, *blocks]).strip() or "(nothing)")])
+        return ModelResponse(parts=[ReplyText("\n".join([self.text, *blocks]).strip() or "(nothing)")])
 
 
 def missing_results(reply: ConversationEntry, results: Sequence[ConversationEntry]) -> list[ConversationEntry]:

@@ -49,7 +49,7 @@ class ToolReturnPart(Struct, frozen=True, tag_field="part_kind", tag="tool-retur
     part_kind: ClassVar[str] = "tool-return"
 
 
-class TextPart(Struct, frozen=True, tag_field="part_kind", tag="text"):
+class ReplyText(Struct, frozen=True, tag_field="part_kind", tag="text"):
     """A text of the model."""
 
     content: str
@@ -57,7 +57,7 @@ class TextPart(Struct, frozen=True, tag_field="part_kind", tag="text"):
     part_kind: ClassVar[str] = "text"
 
 
-class ThinkingPart(Struct, frozen=True, tag_field="part_kind", tag="thinking"):
+class ReplyThinking(Struct, frozen=True, tag_field="part_kind", tag="thinking"):
     """Reasoning; `id` is the field that held it, `provider_name` whose `signature` it is."""
 
     content: str
@@ -68,7 +68,7 @@ class ThinkingPart(Struct, frozen=True, tag_field="part_kind", tag="thinking"):
     part_kind: ClassVar[str] = "thinking"
 
 
-class ToolCallPart(Struct, frozen=True, tag_field="part_kind", tag="tool-call"):
+class ReplyCall(Struct, frozen=True, tag_field="part_kind", tag="tool-call"):
     """A call with its arguments as the model wrote them: JSON text, an object, or none."""
 
     tool_name: str
@@ -91,7 +91,7 @@ class ToolCallPart(Struct, frozen=True, tag_field="part_kind", tag="tool-call"):
 
 
 RequestPart = SystemPromptPart | UserPromptPart | ToolReturnPart
-ReplyPart = TextPart | ThinkingPart | ToolCallPart
+ReplyPart = ReplyText | ReplyThinking | ReplyCall
 _REPLY_KINDS = frozenset({"text", "thinking", "tool-call"})
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from msgspec import Struct, to_builtins
+import msgspec
+from msgspec import Struct
 
-from chargehand.agents.model_messages import ModelResponse, ReplyPart, TextPart, ToolCallPart, read_response
+from chargehand.agents.model_messages import ModelResponse, ReplyCall, ReplyPart, ReplyText, read_response
 from chargehand.agents.text_protocol import ParsedReply, parse, unique_keys
 from chargehand.agents.tool_specs import SPECS, ToolCall
 from chargehand.core.events import encode_json
@@ -94,7 +95,7 @@ def without_lone_surrogates(value: Any) -> Any:
 
 def dump_reply(response: ModelResponse) -> dict[str, Any]:
     """Return a model's reply as JSON for the log."""
-    message: dict[str, Any] = without_lone_surrogates(to_builtins(response))
+    message: dict[str, Any] = without_lone_surrogates(msgspec.to_builtins(response))
     return message
 
 
@@ -107,6 +108,6 @@ def require_recordable(response: ModelResponse) -> None:
 
 def edited_reply(text: str, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a person's edit in the form of a model's reply: `text`, and calls as `{"name", "arguments"}`."""
-    calls = [ToolCallPart(tool["name"], tool.get("arguments", {})) for tool in tools]
-    parts: list[ReplyPart] = [*([TextPart(text)] if text else []), *calls]
+    calls = [ReplyCall(tool["name"], tool.get("arguments", {})) for tool in tools]
+    parts: list[ReplyPart] = [*([ReplyText(text)] if text else []), *calls]
     return dump_reply(ModelResponse(parts=parts, model_name="edited"))

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from chargehand import __version__
 from chargehand.app.wiring.tiers import try_tier
-from chargehand.configuration.extras import EXTRAS, install_command
+from chargehand.configuration.extras import EXTRAS, Extra, install_command
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import MissionStatus, TierName
@@ -80,6 +80,12 @@ class ExtraView(msgspec.Struct, frozen=True, kw_only=True):
     installed: bool
     gives: str
     command: str
+
+    @classmethod
+    def of(cls, extra: Extra) -> ExtraView:
+        """Look for an extra."""
+        command = install_command(extra.name)
+        return cls(name=extra.name, installed=extra.installed, gives=extra.gives, command=command)
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,12 +177,7 @@ async def diagnose(reader: StateReader) -> Diagnosis:
         ),
         tools_problem=problem,
         not_shown=tuple(not_shown),
-        extras=tuple(
-            ExtraView(
-                name=each.name, installed=each.installed, gives=each.gives, command=install_command(each.name)
-            )
-            for each in EXTRAS
-        ),
+        extras=tuple(map(ExtraView.of, EXTRAS)),
     )
 
 

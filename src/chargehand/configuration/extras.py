@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
@@ -62,15 +64,31 @@ def install_command(name: str) -> str:
     """Return the command that adds an extra to this installation: of pipx, of `uv tool`, or of pip."""
     prefix = Path(sys.prefix)
     # pipx and uv make the environment anew, without the extras that are not named.
-    names = sorted({name, *(each.name for each in EXTRAS if each.installed)})
+    names = ",".join(sorted({name, *(each.name for each in EXTRAS if each.installed)}))
+    source, editable = _find_source()
+    flag = "--editable " if editable else ""
     if (prefix / "pipx_metadata.json").exists():
-        return f"pipx install --force 'chargehand[{','.join(names)}]'"
+        return f"pipx install --force {flag}'{source}[{names}]'"
     if (prefix / "uv-receipt.toml").exists():
-        return f"uv tool install 'chargehand[{','.join(names)}]'"
+        return f"uv tool install {flag}'{source}[{names}]'"
     # The first pip on PATH may be that of another environment.
     pip = shutil.which("pip")
     ours = pip is not None and Path(pip).parent == Path(sys.executable).parent
-    return f"{'pip' if ours else f'{sys.executable} -m pip'} install 'chargehand[{name}]'"
+    return f"{'pip' if ours else f'{sys.executable} -m pip'} install {flag}'{source}[{name}]'"
+
+
+def _find_source() -> tuple[str, bool]:
+    """Return the name of the distribution, or the path that it was installed from; and whether it is editable."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        recorded = json.loads(distribution("chargehand").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        recorded = {}
+    url = urlsplit(str(recorded.get("url", "")))
+    if url.scheme != "file":
+        return "chargehand", False
+    return unquote(url.path), bool(recorded.get("dir_info", {}).get("editable"))
 
 
 def _is_found(module: str) -> bool:

@@ -16,11 +16,11 @@ from chargehand.agents.model_messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ReplyCall,
     ReplyPart,
+    ReplyText,
+    ReplyThinking,
     SystemPromptPart,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
 )
@@ -147,13 +147,13 @@ class ChatDialect:
         calls: list[dict[str, Any]] = []
         for part in message.parts:
             match part:
-                case TextPart():
+                case ReplyText():
                     texts.append(self._safe(part.content))
-                case ThinkingPart(id=str(name), provider_name="gateway") if name != _TAGGED:
+                case ReplyThinking(id=str(name), provider_name="gateway") if name != _TAGGED:
                     thoughts.setdefault(name, []).append(self._safe(part.content))
-                case ThinkingPart():
+                case ReplyThinking():
                     texts.append(f"{_TAGS[0]}\n{self._safe(part.content)}\n{_TAGS[1]}")
-                case ToolCallPart():
+                case ReplyCall():
                     written = msgspec.json.encode(self._safe(part.arguments())).decode()
                     function = {"name": part.tool_name, "arguments": written}
                     calls.append({"id": part.tool_call_id, "type": "function", "function": function})
@@ -235,7 +235,7 @@ class ChatReader:
         for field in _THOUGHT_FIELDS:
             thought = delta.get(field)
             if isinstance(thought, str) and thought:
-                draft, begins = self._parts.open(("thought", field, self._thoughts), ThinkingPart)
+                draft, begins = self._parts.open(("thought", field, self._thoughts), ReplyThinking)
                 draft.id, draft.provider = field, _PROVIDER
                 draft.pieces.append(thought)
                 if begins:
@@ -248,18 +248,18 @@ class ChatReader:
         if not isinstance(content, str) or not content:
             return
         key = ("text", self._texts)
-        if self._parts.kind_of(key) is ThinkingPart:
+        if self._parts.kind_of(key) is ReplyThinking:
             if content == _TAGS[1]:
                 self._parts.forget(key)
             else:
-                self._parts.open(key, ThinkingPart)[0].pieces.append(content)
+                self._parts.open(key, ReplyThinking)[0].pieces.append(content)
             return
         if content == _TAGS[0]:
             self._parts.forget(key)
-            draft, begins = self._parts.open(key, ThinkingPart)
+            draft, begins = self._parts.open(key, ReplyThinking)
             draft.id, draft.provider = _TAGGED, _PROVIDER
         else:
-            draft, begins = self._parts.open(key, TextPart)
+            draft, begins = self._parts.open(key, ReplyText)
             draft.pieces.append(content)
             self._show(self._restore(content))
         if begins:
@@ -273,21 +273,21 @@ class ChatReader:
         if draft is None:
             # Without an index each named call is a call of its own.
             key = ("call", index) if index is not None else ("call", object())
-            draft, begins = self._parts.open(key, ToolCallPart)
+            draft, begins = self._parts.open(key, ReplyCall)
             if begins:
                 self._thoughts += 1
                 self._end_text()
         add_call(draft, name, function.get("arguments"), call.get("id"))
 
     def _end_text(self) -> None:
-        if self._parts.kind_of(("text", self._texts)) is TextPart:
+        if self._parts.kind_of(("text", self._texts)) is ReplyText:
             self._texts += 1
 
 
 def _restore_part(part: ReplyPart, restore: Callable[[Any], Any]) -> ReplyPart:
     match part:
-        case TextPart():
-            return TextPart(restore(part.content))
-        case ToolCallPart():
-            return ToolCallPart(part.tool_name, restore(part.args), part.tool_call_id)
+        case ReplyText():
+            return ReplyText(restore(part.content))
+        case ReplyCall():
+            return ReplyCall(part.tool_name, restore(part.args), part.tool_call_id)
     return part

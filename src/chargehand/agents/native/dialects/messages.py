@@ -12,11 +12,11 @@ from chargehand.agents.model_messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ReplyCall,
     ReplyPart,
+    ReplyText,
+    ReplyThinking,
     SystemPromptPart,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
     UserPromptPart,
 )
 from chargehand.agents.native.dialects.parts import ReplyParts, add_call
@@ -115,17 +115,17 @@ def _write_reply(message: ModelResponse) -> Iterator[dict[str, Any]]:
     foreign: list[dict[str, Any]] = []
     for part in message.parts:
         match part:
-            case TextPart() if part.content:
+            case ReplyText() if part.content:
                 blocks.append({"type": "text", "text": part.content})
-            case ThinkingPart(signature=str(signature), provider_name="anthropic") if signature:
+            case ReplyThinking(signature=str(signature), provider_name="anthropic") if signature:
                 redacted = part.id == _REDACTED
                 held = {"data": signature} if redacted else {"thinking": part.content, "signature": signature}
                 blocks.append({"type": _REDACTED if redacted else "thinking", **held})
-            case ThinkingPart() if part.content:
+            case ReplyThinking() if part.content:
                 # Not in the reply, or the model writes such tags itself.
                 text = f"<assistant_thinking>\n{part.content}\n</assistant_thinking>"
                 foreign.append({"type": "text", "text": text})
-            case ToolCallPart():
+            case ReplyCall():
                 named = {"id": part.tool_call_id, "name": part.tool_name}
                 blocks.append({"type": "tool_use", **named, "input": part.arguments()})
     if foreign:
@@ -169,19 +169,19 @@ class MessagesReader:
         match block["type"]:
             case "text" | "text_delta":
                 if block["text"]:
-                    self._parts.open(key, TextPart)[0].pieces.append(block["text"])
+                    self._parts.open(key, ReplyText)[0].pieces.append(block["text"])
                     self._show(block["text"])
             case "thinking" | "thinking_delta" | "signature_delta":
-                draft, _ = self._parts.open(key, ThinkingPart)
+                draft, _ = self._parts.open(key, ReplyThinking)
                 draft.provider = _PROVIDER
                 draft.pieces.append(block.get("thinking") or "")
                 draft.signature = block.get("signature") or draft.signature
             case "redacted_thinking":
-                draft, _ = self._parts.open(key, ThinkingPart)
+                draft, _ = self._parts.open(key, ReplyThinking)
                 draft.id, draft.provider, draft.signature = _REDACTED, _PROVIDER, block["data"]
             case "tool_use":
-                draft, _ = self._parts.open(key, ToolCallPart)
+                draft, _ = self._parts.open(key, ReplyCall)
                 add_call(draft, block["name"], block.get("input") or None, block["id"])
             case "input_json_delta":
-                draft, _ = self._parts.open(key, ToolCallPart)
+                draft, _ = self._parts.open(key, ReplyCall)
                 add_call(draft, None, block["partial_json"], None)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from chargehand.agents.model_messages import ReplyPart, TextPart, ThinkingPart, ToolCallPart
+from chargehand.agents.model_messages import ReplyCall, ReplyPart, ReplyText, ReplyThinking
 
 
 class PartDraft(Struct):
@@ -24,12 +24,12 @@ class PartDraft(Struct):
     def finish(self, kind: type[ReplyPart]) -> ReplyPart | None:
         """Return the part; `None` for a call without a name, which cannot be carried out."""
         text = "".join(self.pieces)
-        if kind is TextPart:
-            return TextPart(text)
-        if kind is ThinkingPart:
-            return ThinkingPart(text, self.id or None, self.signature, self.provider)
+        if kind is ReplyText:
+            return ReplyText(text)
+        if kind is ReplyThinking:
+            return ReplyThinking(text, self.id or None, self.signature, self.provider)
         args = self.args if self.args is not None else text if self.given else None
-        return ToolCallPart(self.name, args, self.id) if self.name else None
+        return ReplyCall(self.name, args, self.id) if self.name else None
 
 
 class ReplyParts:
@@ -62,7 +62,7 @@ class ReplyParts:
     def last_call(self) -> PartDraft | None:
         """Return the last part if it is a call."""
         kind, draft = self._drafts[-1] if self._drafts else (None, None)
-        return draft if kind is ToolCallPart else None
+        return draft if kind is ReplyCall else None
 
     def finish(self) -> list[ReplyPart]:
         """Return the parts."""

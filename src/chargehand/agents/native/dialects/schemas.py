@@ -12,19 +12,19 @@ _CHAT = _PLAIN | {"discriminator"}
 
 def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema without titles and `$schema`."""
-    return _Walk(_PLAIN, strict_shapes=False).root(schema)
+    return _SchemaWalk(_PLAIN, strict_shapes=False).root(schema)
 
 
 def chat_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema as OpenAI takes it: objects have `properties`, and `$ref` has no other key beside it."""
-    made = _Walk(_CHAT, strict_shapes=True).root(schema)
+    made = _SchemaWalk(_CHAT, strict_shapes=True).root(schema)
     if isinstance(definitions := made.get("definitions"), dict):
-        walk = _Walk(_CHAT, strict_shapes=True)
+        walk = _SchemaWalk(_CHAT, strict_shapes=True)
         made["definitions"] = {name: walk.node(value) for name, value in definitions.items()}
     return made
 
 
-class _Walk:
+class _SchemaWalk:
     """Copies a schema without the keys `without`."""
 
     def __init__(self, without: Collection[str], *, strict_shapes: bool) -> None:
