@@ -126,7 +126,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     Without `prompts` it uses the detected checks and asks for no agent. Raises `RepositoryError` (`bare`),
     `UsageError`, `ConfigError`.
     """
-    located = app.find(repo)
+    located = app.preparation.find(repo)
     project = located.project
     depot = located.depot
     if depot.repository.bare:
@@ -138,7 +138,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     reader = DepotReader(depot)
     directory = find_project(reader, located.base.tree, located.start)
     path = project.path / directory / REPOSITORY_FILE
-    found = app.detected(depot, located.base, directory)
+    found = app.preparation.detected(depot, located.base, directory)
     # A dangling link counts as a file, too.
     if os.path.lexists(path):
         offered = None if prompts is None else _offer_agent(app, prompts)

@@ -143,7 +143,7 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
         set_up_logs()
         # So that the page can start a mission in it; outside a repository there is nothing to register.
         with contextlib.suppress(RepositoryError):
-            app.register_project()
+            app.preparation.register_project()
 
         def announce() -> None:
             show_link(app, url_at(*listening.getsockname()[:2]), " Ctrl-C stops the server.")

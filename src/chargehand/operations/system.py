@@ -116,7 +116,7 @@ def list_projects(reader: StateReader, call: NoArguments, by: Caller) -> Project
 @OPERATIONS.add("POST", "/projects", action="project.trust", status=201)
 def register_project(app: App, call: NewProject, by: Caller) -> ProjectView:
     """Register a repository of this machine."""
-    return projects.show_project(app, app.register_project(Path(call.path)).path)
+    return projects.show_project(app, app.preparation.register_project(Path(call.path)).path)
 
 
 @OPERATIONS.add("GET", "/projects/{project}", action="project.list", commands=("project show",))
