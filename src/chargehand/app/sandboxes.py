@@ -1,4 +1,4 @@
-"""What the sandboxes of this machine can do: probes, the tier of a mission, the kernel of virtual machines."""
+"""The abilities of this machine's sandboxes: probes, the tier of a mission, the kernel of virtual machines."""
 
 from __future__ import annotations
 
