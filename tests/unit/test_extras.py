@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -144,3 +145,14 @@ def test_an_installation_from_a_directory_is_extended_from_it(
         (found / "direct_url.json").write_text(json.dumps(recorded))
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert extras._find_source() == source
+
+
+def test_the_doctor_lists_the_missing_parts(tmp_path: Path) -> None:
+    missing = {module for extra in EXTRAS if extra.name in ("mcp", "keyring") for module in extra.modules}
+    (tmp_path / "git").symlink_to(str(shutil.which("git")))
+    then = COMMAND.format(words=("doctor",))
+    # No sandbox is tried, since bubblewrap is missing, too.
+    done = run_without(missing - {"pydantic", "starlette"}, then, tmp_path, PATH=str(tmp_path))
+    lines = [line for line in done.stdout.splitlines() if line.startswith("not installed: ")]
+    assert [line.split()[2] for line in lines] == ["mcp,", "keyring,"], done.stdout + done.stderr
+    assert all(" install " in line for line in lines)
