@@ -1,4 +1,4 @@
-"""The pages of docs: all are in the index, their links resolve, and people find the index's rows by their words."""
+"""The pages of docs: all are in the index, their links resolve, and its rows are found by people's words."""
 
 from __future__ import annotations
 
