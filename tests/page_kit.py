@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -15,6 +15,9 @@ from tests.terminal_kit import Terminal
 from tests.used_state import used_state
 
 STEP = re.compile(r"(?:[Ss]ave this as `(?P<file>[^`]+)`:\n\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
+QUESTION = re.compile(
+    r"^((?:Check with|Another check|Which one|Your answer).*?(?:\[\S*\]|\)): ?)(.*)$", re.MULTILINE
+)
 LEFT_OUT = "…"
 # Parts that differ for every user: ids, commits, times, seconds, users and paths.
 CHANGING = (
@@ -73,15 +76,38 @@ def comes_out(shown: str, out: str) -> bool:
     return len(parts) > 1 or not lines
 
 
-def answer(shown: Terminal, question: str, reply: str) -> str:
-    """Answer a question at a terminal, wait for the command's success, and return everything that it printed."""
+def find_replies(shown: str) -> list[tuple[str, str]]:
+    """Return the questions in an output, each with the reply that stands after it."""
+    return QUESTION.findall(shown)
+
+
+def answer(shown: Terminal, replies: Sequence[tuple[str, str]]) -> str:
+    """Answer questions at a terminal, wait for the command's success, and return everything that it printed."""
     try:
-        shown.until(question)
-        shown.say(reply)
+        for question, reply in replies:
+            shown.until(question)
+            shown.say(f"{reply}\n")
         assert shown.end() == 0, shown.shown
     finally:
         shown.close()
-    return shown.shown
+    return shown.raw
+
+
+def is_drawn(shown: str, drawn: str) -> bool:
+    """Return whether all that is shown was drawn at a terminal, in this order, however its lines were wrapped."""
+    printed, place = _squeeze(drawn), 0
+    for part in re.split(rf"^{LEFT_OUT}$", shown, flags=re.MULTILINE):
+        place = printed.find(_squeeze(part), place)
+        if place < 0:
+            return False
+        place += len(_squeeze(part))
+    return True
+
+
+def _squeeze(text: str) -> str:
+    # The progress line, erased in its place or after its end; colours.
+    text = re.sub(r"[^\n]*(\n[^\n]*\x1b\[1A)?\x1b\[2K|\x1b\[[0-?]*[ -/]*[@-~]|\r", "", text)
+    return re.sub(r"\s", "", "\n".join(normalise(text)))
 
 
 class Reader:
@@ -128,7 +154,7 @@ class Reader:
         return done.stdout
 
     def follow(self, page: str) -> int:
-        """Save a page's files, run its commands, compare the outputs that it shows; return the number of commands."""
+        """Save the files, run the commands, compare the outputs that are shown; return the number of commands."""
         count = 0
         for step in steps(page):
             if step.file:

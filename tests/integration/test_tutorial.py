@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.page_kit import Reader, comes_out, normalise, steps
+from tests.page_kit import Reader, answer, comes_out, find_replies, is_drawn, normalise, steps
 
 PAGE = Path(__file__).parents[2] / "docs/tutorial/first-crew.md"
 
@@ -19,15 +19,19 @@ def test_the_output_matches_the_tutorial(tmp_path: Path) -> None:
             reader.save(step)
         elif "mission watch" in step.command:
             drawn = reader.watch(step.command)
+        elif replies := find_replies(step.text):
+            raw = answer(reader.open(step.command), replies)
+            assert is_drawn(step.text, raw), raw
+            checked += 1
         elif step.command:
             out = reader.run(step.command)
             assert comes_out(step.text, out), f"$ {step.command}\n{out}"
             checked += 1
-        else:  # each row was shown at some moment
+        elif drawn:  # each row was shown at some moment
             rows = set(normalise(drawn.replace("\r", "")))
             assert [row for row in normalise(step.text) if row not in rows] == [], drawn
             checked += 1
-    assert checked > 20
+    assert checked > 22
 
 
 @pytest.mark.parametrize(
@@ -49,3 +53,10 @@ def test_the_output_matches_the_tutorial(tmp_path: Path) -> None:
 )
 def test_comparison_of_shown_and_actual_output(shown: str, out: str, same: bool) -> None:
     assert comes_out(shown, out) is same
+
+
+def test_comparison_with_a_terminal() -> None:
+    shown = "a b\n…\nWhich one? [1]: 2\nend\n"
+    assert find_replies(shown) == [("Which one? [1]: ", "2")]
+    assert is_drawn(shown, "⠋ working\r\x1b[2Ka\r\nb\r\nmore\r\nWhich one? [1]: 2\r\n\x1b[1mend\x1b[0m\r\n")
+    assert not is_drawn(shown, "a b\r\nend\r\nWhich one? [1]: 2\r\n")
