@@ -72,8 +72,20 @@ class ToolView(msgspec.Struct, frozen=True, kw_only=True):
     seen: str
 
 
+class UsableModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model for agents, and the place of its key; `ready`: it needs no key, or has it."""
+
+    name: str
+    ready: bool
+    key: str
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of every trial. `container` and `vm` are null if their programs are not installed."""
+    """The result of every trial. `container` and `vm` are null if their programs are not installed.
+
+    `agents` are the values of `--agent` for configured agents and installed programs. `next` is the next command,
+    "" if something must be fixed first.
+    """
 
     ok: bool
     tier: Literal["process"] | None
@@ -87,6 +99,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolView, ...]
     tools_problem: str
     not_shown: tuple[HiddenPrograms, ...]
+    models: tuple[UsableModel, ...] = ()
+    agents: tuple[str, ...] = ()
+    next: str = ""
 
     @property
     def unneeded(self) -> tuple[str, ...]:

@@ -289,7 +289,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
     Raises `UsageError`, `ConfigError`, `RepositoryError`, `WaitingError` (`trust_needed`), `TierUnavailableError`.
     """
     text = request_text(request)
-    found = app.configured(
+    found = app.preparation.configured(
         request.repo, revision=request.base, directory=request.directory, options=request.configuration()
     )
     choice = _assign_ready(app, found, found.resolved, request).choice
@@ -356,11 +356,11 @@ def record_mission(
     prepared = prepare_run(app, request, confirm_trust=confirm_trust)
     found = prepared.found
     # Resolved again: a person may just have trusted the repository's file, so that more of it applies.
-    resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
+    resolved = app.preparation.configuration(found, options=request.configuration(), head=request.base is None)
     assignment = _assign_ready(app, found, resolved, request)
-    asked = _recorded_request(app, prepared, resolved, assignment, app.places(found, resolved))
+    asked = _recorded_request(app, prepared, resolved, assignment, app.preparation.places(found, resolved))
     check(replace(found, resolved=resolved), asked)
-    asyncio.run(app.prove_tier(found, resolved))
+    asyncio.run(app.sandboxes.prove_tier(found, resolved))
     return create_mission(
         app.store,
         MissionSubmission(
@@ -457,13 +457,18 @@ async def _run_to_rest(
 
 
 def _assign_ready(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
-    """Return an assignment ready to start; raise the errors of `assign_role` and `App.require_ready_agent`."""
+    """Return an assignment ready to start; raise as `assign_role` and `require_ready_agent` do."""
     assignment = assign_role(
-        resolved, request, app.roles(found), environ=app.environ, keys=app.credentials, decider=app.decider
+        resolved,
+        request,
+        app.preparation.roles(found),
+        environ=app.environ,
+        keys=app.credentials,
+        decider=app.decider,
     )
     choice = assignment.choice
     models = (*((choice.model,) if choice.model else ()), *choice.fallback)
-    app.require_ready_agent(found, resolved, choice.agent, models)
+    app.preparation.require_ready_agent(found, resolved, choice.agent, models)
     return assignment
 
 
