@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from chargehand.app.selection.choice import AGENT_PROGRAMS
 from tests.terminal_kit import Terminal
 from tests.used_state import used_state
 
@@ -110,6 +111,14 @@ def _squeeze(text: str) -> str:
     return re.sub(r"\s", "", "\n".join(normalise(text)))
 
 
+def _path_without_agents() -> str:
+    """Return PATH without the directories of agent programs, which `init` would offer."""
+    places = os.environ["PATH"].split(os.pathsep)
+    return os.pathsep.join(
+        place for place in places if not any((Path(place) / name).exists() for name in AGENT_PROGRAMS)
+    )
+
+
 class Reader:
     """A user who follows the page, in a separate home."""
 
@@ -123,7 +132,8 @@ class Reader:
         (home / ".gitconfig").write_text("[user]\nname = Ada\nemail = ada@example.org\n")
         self.place = place
         self.environment = {
-            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PATH": f"{programs}:{_path_without_agents()}",
+            "OLLAMA_HOST": "127.0.0.1:1",
             "HOME": str(home),
             "CHARGEHAND_HOME": str(used_state(place / "state")),
             "LANG": "C.UTF-8",
