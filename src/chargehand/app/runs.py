@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -40,6 +39,7 @@ from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.reports.documents import to_json
 from chargehand.reports.live_output import remove_settled_output, run_with_output
 from chargehand.store.artifacts import Artifacts
+from chargehand.workspace.export import check_prefix
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -90,10 +90,14 @@ def request_text(options: RunRequest) -> str:
 
 
 def branch_slug(text: str) -> str:
-    """Return a branch-safe name from a request: its first words in ASCII, at most 40 characters."""
-    plain = unicodedata.normalize("NFKD", text[:400]).encode("ascii", "ignore").decode().lower()
+    """Return a branch-safe name from a request in any script: its first words in ASCII, at most 40 characters."""
+    plain = text[:400]
+    if not plain.isascii():
+        from anyascii import anyascii
+
+        plain = anyascii(plain)
     made = ""
-    for word in re.findall(r"[a-z0-9]+", plain):
+    for word in re.findall(r"[a-z0-9]+", plain.lower()):
         longer = f"{made}-{word}" if made else word[:_SLUG_CHARACTERS]
         if len(longer) > _SLUG_CHARACTERS:
             break
@@ -294,6 +298,8 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
     )
     choice = _assign_ready(app, found, found.resolved, request).choice
     require_tier(found.resolved.config.sandbox.tier)
+    # Before anything is paid: the result could not be exported.
+    check_prefix(found.depot, found.resolved.config.project.branch_prefix)
     if request.apply:
         found.depot.check_can_apply()
         branch = found.depot.repository.branch
