@@ -11,7 +11,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from chargehand.app.demo.project import write_configuration
 from chargehand.app.selection.choice import AGENT_PROGRAMS
+from chargehand.configuration.locations import user_config_path
 from tests.terminal_kit import Terminal
 from tests.used_state import used_state
 
@@ -78,7 +80,7 @@ def comes_out(shown: str, out: str) -> bool:
 
 
 def find_replies(shown: str) -> list[tuple[str, str]]:
-    """Return the questions in an output, each with the reply that stands after it."""
+    """Return the questions in an output, each with its reply."""
     return QUESTION.findall(shown)
 
 
@@ -189,3 +191,15 @@ class Reader:
         for begin in ("\x1b[H", "\x1b[?1049l"):  # the start of each picture, and the return to the normal screen
             shown.raw = shown.raw.replace(begin, "\n")
         return shown.shown
+
+
+def reader_with_model(directory: Path) -> Reader:
+    """Return a user with the demo's scripted model."""
+    (directory / "work").mkdir()
+    reader = Reader(directory / "work")
+    write_configuration(user_config_path(reader.environment), directory)
+    return reader
+
+
+def read_blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
