@@ -229,11 +229,14 @@ class TestBranches:
 
     def test_a_branch_named_chargehand_blocks_the_export_until_renamed(self, cli: Cli, tmp_path: Path) -> None:
         repo = repository(tmp_path / "repo")
-        git(repo, "branch", "chargehand")
+        mission = cli.run(repo, "--break-at", "promote").document["mission"]
+        git(repo, "branch", "chargehand")  # one that exists already is found before the work
         before = repository_state(repo)
-        result = cli.run(repo)
-        assert (result.code, result.document["status"]) == (3, "promoted"), result
-        mission, export = result.document["mission"], result.document["export"]
+        cli.say("mission", "resume", mission, cwd=repo)
+        cli.say("worker", "--until-idle", cwd=repo)
+        result = cli.say("mission", "show", mission, cwd=repo)
+        assert result.document["status"] == "promoted", result
+        export = result.document["export"]
         assert (export["state"], result.document["branch"]) == ("blocked", None)
         assert "'chargehand'" in export["reason"]
         assert f"chargehand mission promote {mission}" in export["reason"]

@@ -208,7 +208,8 @@ def test_apply_moves_the_branch_or_says_why_not(cli: Cli) -> None:
 
 
 def test_a_blocked_export_waits_for_a_person(cli: Cli) -> None:
-    git(cli.repository, "branch", "chargehand")
+    # A broken ref, which no check before the work sees.
+    (cli.repository / ".git/refs/heads/chargehand").write_text("")
     result = cli.run(GOLD, code=3)
     assert (result["status"], result["branch"], result["export"]["state"]) == ("promoted", None, "blocked")
     assert "chargehand" in result["export"]["reason"]

@@ -20,7 +20,6 @@ from chargehand.models.scripts import Script
 from chargehand.reports.story import MissionStory
 
 pytestmark = pytest.mark.needs_bwrap
-README = (Path(__file__).parents[2] / "README.md").read_text()
 OWN = ("HOME", "CHARGEHAND_HOME", "XDG_CONFIG_HOME", "TMPDIR")
 
 
@@ -91,12 +90,6 @@ def test_the_demo_prints_all_its_steps_and_names_the_scripted_parts(kept: Kept) 
     assert "did not come out" not in kept.text
     lines = [line for line in kept.text.splitlines() if str(kept.directory) not in line]
     assert max(map(len, lines)) <= 100
-
-
-def test_the_readme_excerpt_matches_the_output_of_the_demo(kept: Kept) -> None:
-    (shown,) = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
-    assert len(shown.splitlines()) > 10
-    assert shown in kept.text
 
 
 def test_the_commands_shown_by_the_demo_work_in_its_directory(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

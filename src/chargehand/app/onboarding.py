@@ -227,6 +227,12 @@ def add_model(app: App, prompts: Prompts | None) -> ModelAdded | None:
 async def examine(app: App) -> Diagnosis:
     """Test the abilities of this machine, its models and its agents, and find the next step."""
     found = await diagnose(app)
+    with contextlib.suppress(ChargehandError):  # the failed parts say what to fix first
+        return _with_agents(app, found)
+    return found
+
+
+def _with_agents(app: App, found: Diagnosis) -> Diagnosis:
     config = app.user_configuration().config
     models = tuple(
         UsableModel(name=each.name, ready=each.key.name is None or each.key.found, key=each.key.where)
