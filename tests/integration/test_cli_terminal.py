@@ -189,7 +189,7 @@ def test_control_c_at_a_terminal(cli: Cli, mark: str) -> None:
     wait_until(lambda: sleepers(mark))
     shown.until("agent working")
     shown.say("\x03")
-    shown.until("Ctrl-C again stops")
+    shown.until("c cancel")
     shown.say("\x03")
     assert shown.end() == 130
     assert "Stopping. Press Ctrl-C again to force quit." in shown.shown

@@ -248,17 +248,14 @@ class TestPromotion:
 
 
 class TestTheChoice:
-    def test_a_run_without_any_agent_shows_three_hints(self, kit: TerminalKit) -> None:
+    def test_a_run_without_any_model_shows_how_to_set_one_up(self, kit: TerminalKit) -> None:
         kit.environ["PATH"] = "/usr/bin:/bin"
         result = kit.say("run", "mend")
         first, *ways = result.stderr.splitlines()
         assert (result.code, result.stdout) == (2, "")
-        assert first == "error: no agent is configured and --agent was not given"
-        assert [way.split()[:2] for way in ways] == [
-            ["hint:", "chargehand"],
-            ["hint:", "chargehand"],
-            ["hint:", "--agent"],
-        ]
+        assert first == "error: no model is set up"
+        assert ways[0] == "hint: export ANTHROPIC_API_KEY or OPENAI_API_KEY, or run: chargehand init"
+        assert '--agent "command:PROGRAM ARG"' in ways[1]
         with kit.opened() as app:
             assert list(app.store.log.missions()) == []
 

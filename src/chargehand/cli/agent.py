@@ -75,5 +75,5 @@ def probe(name: str | None, repo: Path | None, out: Output) -> int:
     for each in probes.agents:
         out.text(f"{each.name}: {'' if each.fine else 'cannot work: '}{each.found}")
         if not each.acknowledge:
-            out.text("  It cannot confirm critical messages: one freezes it, and you decide how to continue.")
+            out.text('  After "mission send --critical" this agent stops until you decide.')
     return 0 if all(each.fine for each in probes.agents) else 1

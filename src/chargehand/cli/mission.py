@@ -331,16 +331,6 @@ def resume(mission: str, step: bool, to_end: bool, out: Output) -> None:
         print_result(out, change.state, app.store)
 
 
-_DELIVERIES = {
-    "next_step": "Message recorded. The agent gets it before its next step.",
-    "next_attempt": "Message recorded. The agent gets it with its next attempt: it does not listen as it works.",
-    "next_task": "Message recorded. Tasks that start from now on get it; to reach a running task, use --task ID.",
-    "no_attempt_left": "Message recorded. The agent does not listen as it works, and this is its last attempt: it "
-    "gets the message only if the mission is resumed. Use --critical to stop it and be asked.",
-    "on_resume": "Message recorded. The agent gets it when the mission runs: chargehand mission resume {mission}",
-}
-
-
 @mission.command(cls=TextCommand)
 @named_mission_argument
 @click.argument("text")
@@ -351,13 +341,14 @@ def send(mission: str, text: str, task: str | None, critical: bool, out: Output)
     """Send the agent a message. An agent that does not listen while it works gets it with its next attempt."""
     from chargehand.app.composition import App
     from chargehand.app.missions import addressed_mission, message_document, send_message
+    from chargehand.cli.terminal.rendering import delivery_text
 
     with App.open() as app:
         meant = addressed_mission(app, mission, "send", task=task)
         _name_task(out, meant)
         sent = message_document(send_message(app, meant.mission, text, critical=critical))
     out.document(sent)
-    out.text(_DELIVERIES[sent.delivery].format(mission=sent.mission))
+    out.text(delivery_text(sent))
     if critical:
         out.text("If the agent does not acknowledge it within 10 s, it is frozen and you are asked.")
 

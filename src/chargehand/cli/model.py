@@ -226,7 +226,7 @@ def probe(name: str | None, quick: bool, repo: Path | None, out: Output) -> int:
         out.text("No model is configured, and none was found. Run `chargehand init` to set one up.")
         return 1
     for each in probes.models:
-        out.text(f"{each.name}: {describe_probe(each)}")
+        out.text(describe_probe(each))
         if each.warning is not None:
             out.text(f"  its key is weakly protected: {each.warning}")
         if each.abilities is not None:

@@ -37,7 +37,7 @@ from chargehand.reports.documents import (
     event_step,
 )
 from chargehand.reports.listing import children_of, listed_missions
-from chargehand.reports.outcome import explain_check
+from chargehand.reports.outcome import describe_check, explain_check
 from chargehand.reports.plan_graph import PlanDocument as PlanDocument
 from chargehand.reports.plan_graph import plan_graph as plan_graph
 from chargehand.reports.plan_graph import plan_tree as plan_tree
@@ -152,8 +152,8 @@ class MissionStory:
                 self._calls.clear()
             case m.VerdictGiven() if payload.verdict.scope == "base":
                 checks = payload.verdict.checks if self._first == 1 else ()
-                status = payload.verdict.status
-                return self._tell_once(f"  before      {status}: {_describe_check(check)}" for check in checks)
+                found = (describe_check(self._store, check) for check in checks)
+                return self._tell_once(f"  before      {text}" for text in found)
             case m.SetupDetected():
                 return self._tell_once((f"  {describe(payload)}",))
         if self._number and self._number < self._first:
@@ -243,9 +243,11 @@ class MissionStory:
             judged = _JUDGED.get(check.status, verdict.status)
             if check.status == "failed" and verdict.status == "no_worse":
                 judged = "no worse"
-            text = f"    {judged:<11} {_describe_check(check)}{where}"
-            yield StoryLine(text=text, colour=_COLOURS.get(judged))
-            for line in complaints(self._store, check):
+            lines = complaints(self._store, check)
+            # The first failed tests are named with their reasons below, if the output has any.
+            found = describe_check(self._store, check, with_names=not lines)
+            yield StoryLine(text=f"    {judged:<11} {found}{where}", colour=_COLOURS.get(judged))
+            for line in lines:
                 yield StoryLine(text=f"                  {line}")
 
 
@@ -284,11 +286,6 @@ def _outcome(tool: str, result: dict[str, Any]) -> str:
         return f"{len(lines)} matches"
     ending = lines[-2:] if tool == "bash" else lines[-1:]
     return ", ".join(line.strip("[]. ") for line in ending)[:_LONGEST]
-
-
-def _describe_check(check: CheckResult) -> str:
-    tests = "" if check.tests is None else f" ({check.tests} test{'' if check.tests == 1 else 's'})"
-    return f"{check.name}: {check.status}{tests}"
 
 
 # --- pages
