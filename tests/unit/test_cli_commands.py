@@ -163,10 +163,10 @@ def test_several_agents_have_to_be_chosen_from(cli: Cli) -> None:
     assert "one, two" in error["message"]
 
 
-def test_no_agent_is_an_error_and_three_ways_out_on_stderr(cli: Cli) -> None:
+def test_no_agent_is_an_error_and_ways_out_on_stderr(cli: Cli) -> None:
     done = cli("run", "x", code=2)
     assert done.stdout == ""
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint", "hint", "hint"]
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint", "hint"]
 
 
 def test_an_unavailable_tier_is_refused_without_a_replacement(cli: Cli) -> None:
@@ -390,7 +390,7 @@ def test_missions_are_found_by_parts_of_their_ids(cli: Cli) -> None:
     assert cli.json("mission", "show", "first")["mission"] == first
     assert cli.error("mission", "show", "m-", code=2)["code"] == "ambiguous"
     assert cli.error("mission", "show", "nosuch", code=2)["code"] == "not_found"
-    assert [row["mission"] for row in cli.json("mission", "list")["missions"]] == [first, second]
+    assert [row["mission"] for row in cli.json("mission", "list")["missions"]] == [second, first]
 
 
 def test_missions_of_this_repository_or_of_all(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ def test_a_base_that_no_setup_mends_is_shown_as_red(tmp_path: Path, then: Payloa
         (["t.py::a"], "pytest: 1 of 1,485 tests failed: t.py::a"),
         (["a", "b", "c", "d", "e"], "pytest: 5 of 1,485 tests failed: a, b, c and 2 more"),
         (["e\x1b[31m"], "pytest: 1 of 1,485 tests failed: e"),
+        (["t/" + "x" * 90], "pytest: 1 of 1,485 tests failed: t/" + "x" * 50 + "…"),
         ([], "pytest: failed (1,485 tests ran)"),
     ],
 )

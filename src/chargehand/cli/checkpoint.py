@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option, named_mission_argument
+from chargehand.cli.terminal.options import json_option, named_mission_argument, pager_option
 
 if TYPE_CHECKING:
     from chargehand.app.checkpoints import PlannedRestore
@@ -76,6 +76,7 @@ def show(checkpoint: str, mission: str, out: Output) -> None:
 @_mission_option
 @click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
 @click.option("--inverse", is_flag=True, help="Show the changes from B back to A.")
+@pager_option
 @json_option
 def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -> None:
     """Show what changed from checkpoint A to checkpoint B, as a patch for git apply.

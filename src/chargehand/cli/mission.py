@@ -15,6 +15,7 @@ from chargehand.cli.terminal.options import (
     json_option,
     mission_argument,
     named_mission_argument,
+    pager_option,
     task_option,
 )
 
@@ -61,7 +62,7 @@ def mission() -> None:
 )
 @json_option
 def list_(limit: int | None, out: Output, **options: Any) -> None:
-    """List missions, the newest first; JSON has the oldest first."""
+    """List missions, the newest first."""
     from chargehand.app.missions import ListRequest, list_missions
     from chargehand.reports.reading import StateReader
 
@@ -78,6 +79,7 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
     """Write missions as a table, the newest first; `chosen` says whether the list is filtered."""
     from chargehand.app.missions import listed_status
     from chargehand.cli.terminal.output import count_text, local_time
+    from chargehand.cli.terminal.rendering import status_colour
 
     if not found.missions:
         out.text("No such missions." if chosen else 'No missions yet. Start one: chargehand run "TEXT"')
@@ -85,10 +87,13 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
     listed = {each.mission for each in found.missions}
     tree = []
     # The newest mission first; missions of tasks follow below their coordinator, the oldest first.
-    for each in reversed(found.missions):
+    missions = found.missions
+    if missions[0].created >= missions[-1].created:  # an older server has the oldest first
+        missions = missions[::-1]
+    for each in reversed(missions):
         if each.parent not in listed:
             tree.append((each, ""))
-            tree += [(child, "  ") for child in found.missions if child.parent == each.mission]
+            tree += [(child, "  ") for child in missions if child.parent == each.mission]
     rows = []
     for each, indent in tree:
         title = (each.request or "").strip().partition("\n")[0]
@@ -106,8 +111,9 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
     needed = sum(max(map(len, column)) + 2 for column in zip(headers, *rows, strict=True)) - 2
     # The branch repeats the words of the request, so it is omitted if the terminal is too narrow.
     shown = len(headers) - (out.width is not None and out.width < needed)
-    out.table(headers[:shown], [row[:shown] for row in rows])
-    for each in reversed(found.missions):
+    colours = [status_colour(listed_status(each)) for each, _ in tree]
+    out.table(headers[:shown], [row[:shown] for row in rows], colours=colours, coloured=1)
+    for each in reversed(missions):
         if each.waits is not None:
             out.text(f"{each.mission} waits: {each.waits.message}")
     if found.left_out:
@@ -283,6 +289,7 @@ _REPORTED_HEADINGS = {
 @mission_argument
 @click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
 @click.option("--checkpoint", metavar="COMMIT", help="Up to this checkpoint instead of the result.")
+@pager_option
 @json_option
 def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> None:
     """Show a mission's changes against its base, as a patch for git apply."""

@@ -23,6 +23,9 @@ from chargehand.store.store import Store
 _BRANCHES = "refs/heads/"
 _SHOWN_TASKS = 4
 _NAMED_TESTS = 3
+# The length at which a line about a failed check ends, and the least room for the names of its failed tests.
+_LINE_CHARACTERS = 84
+_FEWEST_CHARACTERS = 30
 _BAD_ENDS = ("failed", "timed_out", "lost")
 
 
@@ -159,8 +162,12 @@ def describe_check(store: Store, check: CheckResult, *, with_names: bool = True)
     of = f" of {check.tests:,}" if check.tests and len(failed) <= check.tests else ""
     plural = "" if (check.tests if of else len(failed)) == 1 else "s"
     more = f" and {len(failed) - _NAMED_TESTS:,} more" if len(failed) > _NAMED_TESTS else ""
-    names = f": {', '.join(map(printable, failed[:_NAMED_TESTS]))}{more}" if with_names else ""
-    return f"{name}: {len(failed):,}{of} test{plural} failed{names}"
+    text = f"{name}: {len(failed):,}{of} test{plural} failed"
+    if not with_names:
+        return text
+    names = ", ".join(map(printable, failed[:_NAMED_TESTS])) + more
+    room = max(_LINE_CHARACTERS - len(text), _FEWEST_CHARACTERS)
+    return f"{text}: {names if len(names) <= room else names[: room - 1] + '…'}"
 
 
 def _failed_tests(store: Store, check: CheckResult) -> tuple[str, ...]:

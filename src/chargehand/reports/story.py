@@ -89,6 +89,8 @@ class StoryLine(Struct, frozen=True, kw_only=True):
     text: str
     colour: str | None = None
     bold: bool = False
+    is_step: bool = True
+    """Whether it tells of a step, not of a detail inside one."""
 
 
 class MissionStory:
@@ -159,7 +161,7 @@ class MissionStory:
         if self._number and self._number < self._first:
             return []
         if (note := self._note(payload)) is not None:
-            return [StoryLine(text=f"    {note}"[:_LONGEST], colour="yellow")]
+            return [StoryLine(text=f"    {note}"[:_LONGEST], colour="yellow", is_step=False)]
         return list(self._tell(payload))
 
     def _tell_once(self, lines: Iterable[str]) -> list[StoryLine]:
@@ -223,17 +225,18 @@ class MissionStory:
         if step.kind == "reply":
             reply = read_reply(output)
             if reply.text:
-                yield StoryLine(text=f"    model       {reply.text}", colour="cyan")
+                yield StoryLine(text=f"    model       {reply.text}", colour="cyan", is_step=False)
             for call in reply.calls:
                 self._calls[step.turn, call.index] = call
                 if call.name == "finish":
-                    yield StoryLine(text=f"    finish      {_subject(call)}")
+                    yield StoryLine(text=f"    finish      {_subject(call)}", is_step=False)
             return
         made = self._calls.get((step.turn, step.index))
         if made is not None and made.name != "finish":
             # It is shown with its result, in one line.
             outcome = _outcome(made.name, output.get("output", output))
-            yield StoryLine(text=f"    {made.name:<11} {_subject(made):<{_SUBJECT_CHARACTERS}} {outcome}")
+            text = f"    {made.name:<11} {_subject(made):<{_SUBJECT_CHARACTERS}} {outcome}"
+            yield StoryLine(text=text, is_step=False)
 
     def _tell_verdict(self, verdict: Verdict, *, reused: bool) -> Iterator[StoryLine]:
         if verdict.scope == "merged" and reused:
@@ -248,7 +251,7 @@ class MissionStory:
             found = describe_check(self._store, check, with_names=not lines)
             yield StoryLine(text=f"    {judged:<11} {found}{where}", colour=_COLOURS.get(judged))
             for line in lines:
-                yield StoryLine(text=f"                  {line}")
+                yield StoryLine(text=f"                  {line}", is_step=False)
 
 
 def verdict_of(state: MissionState, number: int) -> Verdict | None:

@@ -18,6 +18,7 @@ PROGRAM = "chargehand"
 # Keys of click's `Context.meta`, which all contexts of a command line share.
 _NO_COLOUR = "chargehand.no_colour"
 _DETAIL = "chargehand.detail"
+_NO_PAGER = "chargehand.no_pager"
 _ELSEWHERE = "chargehand.elsewhere"
 # The attribute of a function that names its options of a run.
 _REQUEST_OPTIONS = "__request_options__"
@@ -35,6 +36,18 @@ def no_colour_option(function: _F) -> _F:
     return click.option(
         "--no-color", is_flag=True, is_eager=True, expose_value=False, callback=note, help="Use no colours."
     )(function)
+
+
+def pager_option(function: _F) -> _F:
+    """Add `--no-pager`."""
+
+    def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        context.meta[_NO_PAGER] = value
+
+    return click.option(
+        "--no-pager", is_flag=True, is_eager=True, expose_value=False, callback=note,
+        help="Do not show it in your pager, which is git's.",
+    )(function)  # fmt: skip
 
 
 def detail_options(function: _F) -> _F:
@@ -73,6 +86,7 @@ def json_option(function: _F) -> _F:
             as_json=value or bool(context.find_root().params.get("as_json")),
             colour=not context.meta.get(_NO_COLOUR, False),
             detail=context.meta.get(_DETAIL, "story"),
+            pages=not context.meta.get(_NO_PAGER, False),
         )
 
     @functools.wraps(function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -22,6 +23,9 @@ from chargehand.reports.documents import to_json
 
 # A narrower cell would be unreadable: the terminal then wraps the line itself.
 _NARROWEST = 8
+_USUAL_WIDTH = 80
+# Remembered lines of a terminal: more are shown twice rather than kept.
+_MOST_SEEN = 5_000
 # The gap between a line's name or mark and its text.
 _GAP = re.compile(" {2,}")
 # Meant to be copied: a line break would split the command.
@@ -35,11 +39,28 @@ class Output:
     ended.
     """
 
-    def __init__(self, *, as_json: bool, colour: bool = True, detail: Detail = "story") -> None:
+    def __init__(
+        self, *, as_json: bool, colour: bool = True, detail: Detail = "story", pages: bool = True
+    ) -> None:
         self.as_json = as_json
         self.colour = colour
+        self.pages = pages
         self.detail = detail
         self.closed = False
+        self._seen = set[str]()
+
+    def note_seen(self, text: str) -> None:
+        """Note lines that a person saw on the terminal, so that the result need not repeat them.
+
+        The text behind a line's label counts as seen, too.
+        """
+        if len(self._seen) < _MOST_SEEN:
+            for line in text.split("\n"):
+                self._seen.update((line.strip(), line.strip().partition("  ")[2].strip()))
+
+    def has_seen(self, text: str) -> bool:
+        """Return whether a person saw all of these lines on this terminal."""
+        return self.on_terminal and all(line.strip() in self._seen for line in text.split("\n") if line.strip())
 
     @property
     def on_terminal(self) -> bool:
@@ -75,7 +96,7 @@ class Output:
         if not self.as_json:
             shown = printable(text)
             if self.width is not None:
-                shown = "\n".join(_wrap_line(line, self.width) for line in shown.split("\n"))
+                shown = wrap_lines(shown, self.width)
             # Styled after control characters are removed, which would remove our own escapes too.
             styled = style and wants_colour(sys.stdout, refused=not self.colour)
             self._write((click.style(shown, **style) if styled else shown) + "\n")
@@ -83,15 +104,25 @@ class Output:
     def notice(self, text: str) -> None:
         """Show a person who watches stderr a message that is not a result."""
         if self.shows_progress:
-            click.echo(printable(text), err=True)
+            write_aside(text)
 
     @property
     def width(self) -> int | None:
         """The width of the terminal on stdout, `None` for a pipe: lines may have any length."""
         return shutil.get_terminal_size().columns if self.on_terminal else None
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Write aligned columns under bold headers; on a terminal, wrap cells that do not fit."""
+    def table(
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        *,
+        colours: Sequence[str] = (),
+        coloured: int = 0,
+    ) -> None:
+        """Write aligned columns under bold headers; on a terminal, wrap cells that do not fit.
+
+        `colours` has the colour of each row's cell in the column `coloured`.
+        """
         # Not `printable`, which keeps line breaks: a name with a line break would forge a row.
         cells = [[shown_path(str(cell)) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
@@ -105,8 +136,25 @@ class Output:
                 for cell, width in zip(row, widths, strict=True)
             ]
             for line in itertools.zip_longest(*parts, fillvalue=""):
-                aligned = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-                self.text("  ".join(aligned).rstrip(), bold=number == 0)
+                aligned = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+                if number and colours and self.on_terminal and wants_colour(sys.stdout, refused=not self.colour):
+                    # The cells have no control characters, and they fit.
+                    aligned[coloured] = click.style(aligned[coloured], fg=colours[number - 1])
+                    self._write("  ".join(aligned).rstrip() + "\n")
+                else:
+                    self.text("  ".join(aligned).rstrip(), bold=number == 0)
+
+    def patch(self, content: bytes) -> None:
+        """Write a patch: exact bytes in a pipe; on a terminal coloured, and through the person's pager."""
+        if not self.on_terminal:
+            self.raw(content)
+            return
+        from chargehand.cli.terminal.differences import colour_patch, show_in_pager
+
+        text = printable(content.decode(errors="replace"))
+        shown = colour_patch(text) if wants_colour(sys.stdout, refused=not self.colour) else text
+        if not (self.pages and show_in_pager(shown)):
+            self._write(shown)
 
     def raw(self, content: bytes, *, err: bool = False) -> None:
         """Write a program's or repository's output: raw in a pipe, without control characters on a terminal."""
@@ -133,6 +181,27 @@ class Output:
                     code="output_unwritable",
                     hint="free some space there, or redirect the output",
                 ) from error
+
+
+def write_aside(text: str = "") -> None:
+    """Write lines for a person to stderr, wrapped at words on a terminal."""
+    shown = printable(text)
+    with contextlib.suppress(OSError):  # a reader that is gone misses no result
+        click.echo(wrap_lines(shown, error_width()) if sys.stderr.isatty() else shown, err=True)
+
+
+def error_width() -> int:
+    """Return the width of the terminal on stderr, which may be one although stdout is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return (
+            int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_WIDTH
+        )
+    return _USUAL_WIDTH
+
+
+def wrap_lines(text: str, width: int) -> str:
+    """Wrap lines at words, each aligned to the column where its text begins; commands stay on one line."""
+    return "\n".join(_wrap_line(line, width) for line in text.split("\n"))
 
 
 def _wrap_line(line: str, width: int) -> str:

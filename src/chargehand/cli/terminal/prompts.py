@@ -5,20 +5,20 @@ from __future__ import annotations
 import click
 
 from chargehand.app.missions import resolve_option
+from chargehand.cli.terminal.output import write_aside
 from chargehand.core.state import MissionState, Question
-from chargehand.core.text import printable
 
 
 def ask_question(asked: Question) -> str | None:
     """Return the person's answer; `None` if they leave it for later."""
     # Questions go to stderr: stdout may be redirected while a person still sits at the terminal.
-    click.echo(err=True)
-    click.echo(question_heading(asked), err=True)
-    click.echo(printable(asked.text), err=True)
+    write_aside()
+    write_aside(question_heading(asked))
+    write_aside(asked.text)
     for number, option in enumerate(asked.options, start=1):
-        click.echo(f"  {number}  {printable(option)}", err=True)
+        write_aside(f"  {number}  {option}")
     if asked.deadline:
-        click.echo(f"({asked.deadline})", err=True)
+        write_aside(f"({asked.deadline})")
     words = "a number" if asked.closed else "a number, or your own words"
     hint = f" ({words}; leave empty to answer later)" if asked.options else " (empty: later)"
     # An empty default lets a person skip the question: without it click asks until something is typed.
@@ -35,24 +35,24 @@ def question_heading(asked: Question) -> str:
 
 def confirm_trust(lines: tuple[str, ...]) -> bool:
     """Ask whether the person trusts these settings of chargehand.toml."""
-    click.echo("The repository's chargehand.toml sets keys that need your trust:", err=True)
+    write_aside("The repository's chargehand.toml sets keys that need your trust:")
     for line in lines:
-        click.echo(f"  {printable(line)}", err=True)
+        write_aside(f"  {line}")
     return click.confirm("Trust this content of chargehand.toml?", default=False, err=True)
 
 
 def confirm_registries(state: MissionState) -> bool:
     """Ask whether setup of a project may reach the registries, now and from now on."""
-    click.echo(err=True)
+    write_aside()
     for reason in state.reasons:
-        click.echo(f"{reason.code}: {printable(reason.message)}", err=True)
+        write_aside(f"{reason.code}: {reason.message}")
     question = "May setup of this project reach your package registries, now and from now on?"
     return click.confirm(question, default=False, err=True)
 
 
 def confirm_promotion(state: MissionState) -> bool:
     """Ask whether the person promotes a mission that needs approval."""
-    click.echo(err=True)
+    write_aside()
     for reason in state.reasons:
-        click.echo(f"{reason.code}: {printable(reason.message)}", err=True)
+        write_aside(f"{reason.code}: {reason.message}")
     return click.confirm("This needs a person's approval. Promote it?", default=False, err=True)

@@ -42,15 +42,17 @@ _NAMED_TESTS = 5
 _NAMED_WARNINGS = 10
 # Planned and running are not failures: with --detach, a worker continues the work.
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
-_COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
+_COLOURS = {"promoted": "green", "waiting": "yellow", "paused": "yellow", "running": "cyan", "planned": "cyan"} | (
+    dict.fromkeys(("cancelled", "discarded", "rolled-back"), "bright_black")
+)
 
 
 _DELIVERIES: Mapping[Delivery, str] = {
     "next_step": "Sent. The agent gets it before its next step.",
     "next_attempt": "Sent. This agent reads messages only when it starts: it gets this one with its next attempt.",
     "next_task": "Sent. Tasks that start from now on get it; to reach a running task, use --task ID.",
-    "no_attempt_left": "Not delivered: this agent reads messages only when it starts, and this is its last attempt."
-    " To stop it: chargehand mission send --critical {mission} TEXT",
+    "no_attempt_left": "Not delivered: this agent reads messages only when it starts, and this is "
+    "its last attempt. To stop it: chargehand mission send --critical {mission} TEXT",
     "on_resume": "Sent. The agent gets it when the mission runs: chargehand mission resume {mission}",
 }
 
@@ -93,7 +95,8 @@ def show_report(out: Output, state: MissionState) -> None:
     last = state.reports[-1]
     out.text()
     out.text(f"{last.kind} by the {last.role}", bold=True)
-    out.text(last.text)
+    if not out.has_seen(last.text):
+        out.text(last.text)
     out.text(f"  full text: chargehand artifact show {last.artifact[:12]}")
     out.text()
 
@@ -151,18 +154,7 @@ def print_result(out: Output, state: MissionState, store: Store) -> None:
 
 def show_result(out: Output, state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> None:
     """Write for a person how a mission ended and which commands come next."""
-    colour = _COLOURS.get(state.status, "red")
-    if ended_with_report(state):
-        out.text(
-            f"done: {'; '.join(reason.message for reason in state.reasons)}  {state.id}", fg=colour, bold=True
-        )
-    else:
-        out.text(f"{status_text(state)}  {state.id}", fg=colour, bold=True)
-    for reason in () if ended_with_report(state) else state.reasons:
-        out.text(f"  {reason.code}: {reason.message}")
-    cause = mission_cause(state)
-    if cause is not None:
-        out.text(f"  {cause_line(cause, state.id)}")
+    _show_ending(out, state)
     show_report(out, state)
     show_checks(out, state)
     show_failures(out, failures, indent="  ")
@@ -181,6 +173,28 @@ def show_result(out: Output, state: MissionState, failures: tuple[FailureDocumen
         out.text(f"  applied   {state.applied.ref.removeprefix('refs/heads/')}")
     out.text(f"  {summary(state)}")
     show_next(out, (*next_commands(state, failures), f"chargehand mission show {state.id}"), indent="  ")
+
+
+def status_colour(status: str) -> str:
+    """Return the colour of a status on a terminal."""
+    return _COLOURS.get(status, "red")
+
+
+def _show_ending(out: Output, state: MissionState) -> None:
+    """Write a mission's status, its reasons unless a person just saw them, and what to do about it."""
+    colour = status_colour(state.status)
+    if ended_with_report(state):
+        out.text(
+            f"done: {'; '.join(reason.message for reason in state.reasons)}  {state.id}", fg=colour, bold=True
+        )
+    else:
+        out.text(f"{status_text(state)}  {state.id}", fg=colour, bold=True)
+    for reason in () if ended_with_report(state) else state.reasons:
+        if not out.has_seen(reason.message):
+            out.text(f"  {reason.code}: {reason.message}")
+    cause = mission_cause(state)
+    if cause is not None:
+        out.text(f"  {cause_line(cause, state.id)}")
 
 
 def status_text(state: MissionSummary) -> str:
@@ -204,12 +218,13 @@ def show_failures(out: Output, failures: Sequence[FailureDocument], *, indent: s
         how = {"timed_out": "timed out"}.get(failure.status, failure.status)
         out.text(f"{indent}{how:<9} {failure.name}", bold=True)
         for test in failure.tests[:_NAMED_TESTS]:
-            out.text(f"{indent}          {test.name}")
-            for line in test.lines:
-                out.text(f"{indent}            {line}")
+            if not out.has_seen("\n".join((test.name, *test.lines))):
+                out.text(f"{indent}          {test.name}")
+                for line in test.lines:
+                    out.text(f"{indent}            {line}")
         if len(failure.tests) > _NAMED_TESTS:
             out.text(f"{indent}          and {count_text(len(failure.tests) - _NAMED_TESTS, 'more test')}")
-        for line in failure.lines:
+        for line in () if out.has_seen("\n".join(failure.lines)) else failure.lines:
             out.text(f"{indent}          {line}")
         if failure.artifact is not None:
             out.text(f"{indent}          all output: chargehand artifact show {failure.artifact[:12]}")
@@ -360,8 +375,8 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
     why = {} if state.tier is None else {state.tier.tier: f" ({state.tier.reason})"}
     for place in details.places:
         out.text(f"sandbox   {place.tier}{why.pop(place.tier, '')}, workspace by {place.driver}")
-    for tier, reason in why.items():
-        out.text(f"sandbox   {tier}{reason}")
+    for tier, because in why.items():
+        out.text(f"sandbox   {tier}{because}")
     if state.role is not None:
         out.text(f"role      {state.role.role} ({state.role.origin}, {state.role.digest[:12]})")
     for reason in state.reasons:

@@ -63,7 +63,7 @@ def _run_shown(
         # A cancellation is logged before it is carried out: it holds even if this process dies of it.
         stop.end = lambda: cancel_running(app)
         stop.release = lambda: release_running(app)
-        with progress(out, store=app.store) as shown:
+        with progress(out, store=app.store, in_pipe=True) as shown:
             offered = RunMenu(app, stop, lambda held: hold_progress(shown, held))
             if menu and out.can_ask:
                 stop.menu = offered
@@ -128,14 +128,10 @@ def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     if held and not outcome.interrupted:  # a worker took the recorded mission before this process did
         return follow_to_end(app, out, outcome.state.id)
     from chargehand.cli.terminal.failures import INTERRUPTED, WAITING, show_failure
-    from chargehand.cli.terminal.rendering import exit_code, print_result, start_lines
+    from chargehand.cli.terminal.rendering import exit_code, print_result
     from chargehand.missions.services import FULL_DISK
     from chargehand.missions.waiting import goes_on_by_itself
 
-    # With progress on the terminal, these lines were already shown at the start.
-    if outcome.start is not None and not out.shows_progress and out.detail != "result":
-        for line in start_lines(outcome.start):
-            out.text(line)
     print_result(out, outcome.state, app.store)
     # Before the failure: interrupted work may fail in any way, and the sender of the signal need not hear of it.
     if outcome.interrupted:
