@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from tests.conftest import git, make_repository, repository_state, write_files
 
@@ -544,3 +545,60 @@ def test_read_only_commands_read_borrowed_objects_of_a_shared_clone(cli: Cli) ->
     (shared / "chargehand.toml").unlink()
     values = cli.json("config", "show", "--repo", str(shared))["values"]
     assert values["project.checks"] == ["of the shared one"]
+
+
+# --- single keys, and completion
+
+
+def test_a_key_is_shown_listed_and_removed(cli: Cli) -> None:
+    assert cli.json("config", "list")["values"] == {}
+    assert "Nothing is set" in cli("config", "list").stdout
+    cli("config", "set", "limits.time", "90s")
+    assert cli("config", "get", "limits.time").stdout == "1m30s\n"
+    found = cli.json("config", "get", "limits.time")
+    assert (found["value"], found["origin"].startswith(str(cli.user_file))) == (90, True)
+    assert list(cli.json("config", "list")["origins"]) == ["limits.time"]
+    assert cli.json("config", "unset", "limits.time")["removed"]
+    assert not cli.json("config", "unset", "limits.time")["removed"]
+    assert cli.json("config", "get", "limits.time")["origin"] == "default"
+    assert cli("config", "path").stdout == f"{cli.user_file}\n"
+
+
+def test_every_key_is_listed_with_its_meaning(cli: Cli) -> None:
+    keys = {each["key"]: each["meaning"] for each in cli.json("config", "list", "--all")["keys"]}
+    assert {"limits.time", "models.NAME.tools"} <= keys.keys()
+    assert all(keys.values())
+
+
+def test_unknown_keys_and_entries_that_are_not_set_are_errors(cli: Cli) -> None:
+    assert "limits.time" in cli.error("config", "get", "limits.tim", code=2)["hint"]
+    assert "limits.time" in cli.error("config", "unset", "limits.tim", code=2)["hint"]
+    assert cli.error("config", "get", "models.none.model", code=2)["code"] == "not_found"
+    assert "config set" in cli.error("config", "edit", code=2)["hint"]
+
+
+def completed(*words: str) -> dict[str, str | None]:
+    complete = ShellComplete(chargehand, {}, "chargehand", "_CHARGEHAND_COMPLETE")
+    return {each.value: each.help for each in complete.get_completions(list(words[:-1]), words[-1])}
+
+
+def test_missions_are_completed_with_their_status(cli: Cli) -> None:
+    assert completed("mission", "show", "") == {}
+    mission = cli.mission("first")
+    assert completed("mission", "show", "") == {"last": "the newest mission", mission: "refused: first"}
+    assert completed("mission", "cancel", "la") == {"last": "the newest mission"}
+    assert mission in completed("checkpoint", "list", "m-")
+    assert mission in completed("exec", "--mission", "m-")
+
+
+def test_names_of_the_configuration_are_completed(cli: Cli) -> None:
+    cli("config", "set", "agents.fixer.command", '["true"]')
+    cli("config", "set", "models.house.model", "tiny")
+    assert {"native", "fixer"} <= completed("run", "--agent", "").keys()
+    assert completed("run", "--model", "ho").keys() == {"house"}
+    assert completed("run", "--sandbox", "con").keys() == {"container"}
+    assert completed("run", "--team", "test-").keys() == {"test-first"}
+    assert "models.house.tools" in completed("config", "get", "models.house.")
+    cli.user_file.write_text("[limits")  # a shell shows no errors
+    assert "native" in completed("run", "--agent", "")
+    assert "limits.time" in completed("config", "set", "limits.t")

@@ -82,7 +82,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "audit": "verify export provenance",
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",
-        "config": "show set",
+        "config": "show get set unset list path edit",
         "alerts": "list test",
         "user": "add list role password disable enable remove log",
         "token": "create list revoke",

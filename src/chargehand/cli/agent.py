@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option, repo_option
+from chargehand.cli.terminal.options import complete_names, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.app.agents import InstalledProgram
@@ -57,7 +57,7 @@ def installed_line(program: InstalledProgram) -> str:
 
 
 @agent.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_names("agents"))
 @repo_option
 @json_option
 def probe(name: str | None, repo: Path | None, out: Output) -> int:

@@ -78,8 +78,7 @@ def list_(limit: int | None, out: Output, **options: Any) -> None:
 def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> None:
     """Write missions as a table, the newest first; `chosen` says whether the list is filtered."""
     from chargehand.app.missions import listed_status
-    from chargehand.cli.terminal.output import count_text, local_time
-    from chargehand.cli.terminal.rendering import status_colour
+    from chargehand.cli.terminal.output import count_text, local_time, status_colour
 
     if not found.missions:
         out.text("No such missions." if chosen else 'No missions yet. Start one: chargehand run "TEXT"')

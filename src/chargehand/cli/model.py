@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option, repo_option
+from chargehand.cli.terminal.options import complete_names, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -93,7 +93,7 @@ def list_(repo: Path | None, everything: bool, provider: str | None, out: Output
 
 
 @model.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names("models"))
 @repo_option
 @json_option
 def show(name: str, repo: Path | None, out: Output) -> None:
@@ -202,7 +202,7 @@ def invoice(repo: Path | None, everywhere: bool, since: str | None, out: Output)
 
 
 @model.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_names("models"))
 @click.option("--quick", is_flag=True, help="Only check that it answers and calls tools; store nothing.")
 @repo_option
 @json_option

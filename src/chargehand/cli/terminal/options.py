@@ -156,12 +156,14 @@ def time_option(function: _F) -> _F:
 
 def mission_argument(function: _F) -> _F:
     """Add a mission argument that defaults to the newest mission."""
-    return click.argument("mission", metavar="[MISSION]", default="last")(function)
+    return click.argument("mission", metavar="[MISSION]", default="last", shell_complete=complete_missions)(
+        function
+    )
 
 
 def named_mission_argument(function: _F) -> _F:
     """Add a required mission argument: a command that changes a mission does not guess which."""
-    return click.argument("mission", metavar="MISSION")(function)
+    return click.argument("mission", metavar="MISSION", shell_complete=complete_missions)(function)
 
 
 def task_option(function: _F) -> _F:
@@ -176,7 +178,41 @@ def complete_roles(context: click.Context, parameter: click.Parameter, incomplet
     return [name for name in role_names(os.environ) if name.startswith(incomplete)]
 
 
-_COMPLETIONS = {"role": complete_roles}
+def complete_keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the keys of the configuration that begin with `incomplete`."""
+    from chargehand.app.completion import key_names
+
+    return [name for name in key_names(os.environ) if name.startswith(incomplete)]
+
+
+def complete_missions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Return `last` and the newest missions whose ids begin with `incomplete`, each with status and request."""
+    from click.shell_completion import CompletionItem
+
+    from chargehand.app.completion import mission_names
+
+    found = mission_names(os.environ)
+    return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(incomplete)]
+
+
+def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a completion of the names of `agents`, `models`, `teams` or `tiers`."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from chargehand.app.completion import entry_names
+
+        return [name for name in entry_names(kind, os.environ) if name.startswith(incomplete)]
+
+    return complete
+
+
+_COMPLETIONS = {
+    "role": complete_roles,
+    "agent": complete_names("agents"),
+    "model": complete_names("models"),
+    "team": complete_names("teams"),
+    "sandbox": complete_names("tiers"),
+}
 
 
 def request_options(*names: str, **helps: str) -> Callable[[_F], _F]:

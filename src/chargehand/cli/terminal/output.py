@@ -31,6 +31,14 @@ _GAP = re.compile(" {2,}")
 # Meant to be copied: a line break would split the command.
 _COMMAND = re.compile(r"(^| {2})(chargehand|git|cd|export) ")
 
+_STATUS_COLOURS = {
+    "promoted": "green",
+    "waiting": "yellow",
+    "paused": "yellow",
+    "running": "cyan",
+    "planned": "cyan",
+} | (dict.fromkeys(("cancelled", "discarded", "rolled-back"), "bright_black"))
+
 
 class Output:
     """Writes as the command line requested: with `--json` only documents reach stdout, otherwise only text.
@@ -220,6 +228,11 @@ def _wrap_line(line: str, width: int) -> str:
         expand_tabs=False,
     )
     return line[:begin] + f"\n{' ' * begin}".join(wrapped)
+
+
+def status_colour(status: str) -> str:
+    """Return the colour of a status on a terminal."""
+    return _STATUS_COLOURS.get(status, "red")
 
 
 def count_text(count: int, noun: str) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import click
 
 from chargehand.app.missions import resolve_option
 from chargehand.cli.terminal.output import write_aside
+from chargehand.core.errors import ConfigError, UsageError
 from chargehand.core.state import MissionState, Question
 
 
@@ -24,6 +29,24 @@ def ask_question(asked: Question) -> str | None:
     # An empty default lets a person skip the question: without it click asks until something is typed.
     answer = click.prompt(f"Your answer{hint}", default="", show_default=False, err=True).strip()
     return resolve_option(asked, answer) if answer else None
+
+
+def open_editor(path: Path) -> None:
+    """Open a file in the person's editor, and return once they are done. Raises `UsageError`."""
+    editor = next((os.environ[name] for name in ("VISUAL", "EDITOR") if os.environ.get(name)), "vi")
+    # As git does: the variable may contain arguments.
+    done = subprocess.run(["sh", "-c", f'{editor} "$@"', editor, str(path)], check=False)
+    if done.returncode != 0:
+        message = f"the editor {editor!r} ended with exit code {done.returncode}; nothing was changed"
+        raise UsageError(message, hint="name another one in $VISUAL or $EDITOR")
+
+
+def confirm_another_edit(error: ConfigError) -> bool:
+    """Show an error in an edited file, and ask whether the person wants to mend it."""
+    write_aside(error.message)
+    for line in error.hint.splitlines():
+        write_aside(f"hint: {line}")
+    return click.confirm("Edit it again? (n: leave the file as it was)", default=True, err=True)
 
 
 def question_heading(asked: Question) -> str:

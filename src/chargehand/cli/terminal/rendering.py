@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from chargehand.cli.terminal.output import Output, count_text, local_time
+from chargehand.cli.terminal.output import Output, count_text, local_time, status_colour
 from chargehand.core.records import Base, CheckResult, Export, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
@@ -42,11 +42,6 @@ _NAMED_TESTS = 5
 _NAMED_WARNINGS = 10
 # Planned and running are not failures: with --detach, a worker continues the work.
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
-_COLOURS = {"promoted": "green", "waiting": "yellow", "paused": "yellow", "running": "cyan", "planned": "cyan"} | (
-    dict.fromkeys(("cancelled", "discarded", "rolled-back"), "bright_black")
-)
-
-
 _DELIVERIES: Mapping[Delivery, str] = {
     "next_step": "Sent. The agent gets it before its next step.",
     "next_attempt": "Sent. This agent reads messages only when it starts: it gets this one with its next attempt.",
@@ -173,11 +168,6 @@ def show_result(out: Output, state: MissionState, failures: tuple[FailureDocumen
         out.text(f"  applied   {state.applied.ref.removeprefix('refs/heads/')}")
     out.text(f"  {summary(state)}")
     show_next(out, (*next_commands(state, failures), f"chargehand mission show {state.id}"), indent="  ")
-
-
-def status_colour(status: str) -> str:
-    """Return the colour of a status on a terminal."""
-    return _COLOURS.get(status, "red")
 
 
 def _show_ending(out: Output, state: MissionState) -> None:
