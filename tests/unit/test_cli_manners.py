@@ -13,8 +13,9 @@ import pytest
 from click import unstyle
 
 from chargehand.cli.terminal import progress
-from chargehand.cli.terminal.differences import colour_patch, show_in_pager
-from chargehand.cli.terminal.output import Output, wrap_lines
+from chargehand.cli.terminal.lines import wrap_lines
+from chargehand.cli.terminal.output import Output
+from chargehand.cli.terminal.pager import colour_patch, show_in_pager
 from chargehand.cli.terminal.progress import StepLines
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.mission_events import MissionCreated, VerdictGiven

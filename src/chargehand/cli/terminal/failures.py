@@ -96,7 +96,7 @@ def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> Non
         if as_json:
             click.echo(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), err=True)
             return
-        from chargehand.cli.terminal.output import error_width, wrap_lines
+        from chargehand.cli.terminal.lines import error_width, wrap_lines
 
         for label, text in (("error:", message), *(("hint:", line) for line in hint.splitlines())):
             line = wrap_lines(f"{label} {text}", error_width()) if sys.stderr.isatty() else f"{label} {text}"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from chargehand.cli.terminal.failures import wants_colour
 from chargehand.cli.terminal.interrupt import Stop, run_async
-from chargehand.cli.terminal.output import Output, wrap_lines, write_aside
+from chargehand.cli.terminal.lines import wrap_lines, write_aside
+from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.rendering import start_lines
 from chargehand.core.attempt_events import SandboxOpened
 from chargehand.core.events import Event, Payload

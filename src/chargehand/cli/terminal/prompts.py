@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from chargehand.app.missions import resolve_option
-from chargehand.cli.terminal.output import write_aside
+from chargehand.cli.terminal.lines import write_aside
 from chargehand.core.errors import ConfigError, UsageError
 from chargehand.core.state import MissionState, Question
 
