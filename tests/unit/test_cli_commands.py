@@ -15,10 +15,12 @@ from click.testing import CliRunner, Result
 from tests.conftest import git, make_repository, repository_state, write_files
 
 from chargehand.app.composition import App
+from chargehand.app.projects import clean_branches
 from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.mission_events import BaseResolved, MissionClaimed, MissionCreated, MissionFinished
 from chargehand.core.records import Base, Checkpoint, MissionRequest, Reason
+from chargehand.workspace.branches import MergedBranch
 
 FILES = {
     "shop/__init__.py": "",
@@ -602,3 +604,50 @@ def test_names_of_the_configuration_are_completed(cli: Cli) -> None:
     cli.user_file.write_text("[limits")  # a shell shows no errors
     assert "native" in completed("run", "--agent", "")
     assert "limits.time" in completed("config", "set", "limits.t")
+
+
+# --- merged branches
+
+
+def test_merged_branches_are_shown_and_removed_and_others_stay(cli: Cli) -> None:
+    git(cli.repository, "branch", "chargehand/merged")
+    git(cli.repository, "branch", "mine/merged")
+    git(cli.repository, "checkout", "-q", "-b", "chargehand/open")
+    git(cli.repository, "commit", "-q", "--allow-empty", "-m", "open")
+    git(cli.repository, "checkout", "-q", "-")
+    git(cli.repository, "worktree", "add", "-q", "-b", "chargehand/out", str(cli.place / "out"))
+
+    def branches() -> set[str]:
+        return set(git(cli.repository, "for-each-ref", "--format=%(refname:short)", "refs/heads").split())
+
+    before = branches()
+    assert cli.error("branch", "clean", code=2)["hint"].startswith("add --yes")
+    assert [each["name"] for each in cli.json("branch", "clean", "--dry-run")["merged"]] == ["chargehand/merged"]
+    assert branches() == before
+    assert "chargehand/merged @ " in cli("branch", "clean", "--yes").stdout
+    assert branches() == before - {"chargehand/merged"}
+    assert cli.json("branch", "clean", "--yes") == {"merged": [], "removed": []}
+
+
+def test_a_branch_that_moved_meanwhile_is_not_removed(cli: Cli) -> None:
+    git(cli.repository, "branch", "chargehand/merged")
+
+    def move(merged: tuple[MergedBranch, ...]) -> bool:
+        git(cli.repository, "checkout", "-q", "chargehand/merged")
+        git(cli.repository, "commit", "-q", "--allow-empty", "-m", "more")
+        git(cli.repository, "checkout", "-q", "-")
+        return True
+
+    with App.open() as app:
+        assert clean_branches(app, cli.repository, confirm=move).removed == ()
+    assert git(cli.repository, "log", "-1", "--format=%s", "chargehand/merged").strip() == "more"
+
+
+# --- `mission continue` without arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"), [((), "MISSION"), (("last",), "TEXT"), (("m-0abc",), "TEXT"), (("do more",), "MISSION")]
+)
+def test_without_a_terminal_a_missing_argument_is_named(cli: Cli, words: tuple[str, ...], missing: str) -> None:
+    assert f"'{missing}'" in cli.error("mission", "continue", *words, code=2)["message"]

@@ -83,6 +83,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",
         "config": "show get set unset list path edit",
+        "branch": "clean",
         "alerts": "list test",
         "user": "add list role password disable enable remove log",
         "token": "create list revoke",

@@ -6,17 +6,22 @@ import contextlib
 import os
 import pty
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click import unstyle
 
-from chargehand.cli.terminal import progress
+from chargehand.app.composition import App
+from chargehand.cli.terminal import picking, progress
 from chargehand.cli.terminal.lines import wrap_lines
+from chargehand.cli.terminal.options import ContinueCommand, follow_up_options, json_option
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.pager import colour_patch, show_in_pager
 from chargehand.cli.terminal.progress import StepLines
+from chargehand.cli.terminal.running import ring_bell
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.mission_events import MissionCreated, VerdictGiven
 from chargehand.core.records import CheckResult, MissionRequest, Verdict
@@ -149,3 +154,42 @@ def test_details_of_a_step_are_for_terminals(store: Store, capsys: pytest.Captur
     lines.output("stdout", b"the agent's words\n")
     lines.check_output("stdout", b"$ pytest\n.....\n")
     assert capsys.readouterr().err == "  attempt 1\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "terminal_there", "wanted", "rings"),
+    [(31, True, True, True), (29, True, True, False), (31, False, True, False), (31, True, False, False)],
+)
+def test_the_bell_rings_for_a_person_who_waited_long(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seconds: float,
+    terminal_there: bool,
+    wanted: bool,
+    rings: bool,
+) -> None:
+    monkeypatch.setattr(Output, "shows_progress", terminal_there)
+    places = {"CHARGEHAND_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path)}
+    with App.open(environ=places | {"CHARGEHAND_ALERTS_BELL": str(wanted).lower()}, cwd=tmp_path) as app:
+        ring_bell(app, Output(as_json=False), time.monotonic() - seconds)
+    assert ("\a" in capsys.readouterr().err) == rings
+
+
+def test_one_argument_is_the_text_and_the_mission_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picking, "pick_mission", lambda: "m-picked")
+    monkeypatch.setattr(click, "prompt", lambda question, err: "asked")
+    monkeypatch.setattr(Output, "can_ask", True)
+    seen = list[tuple[str, str]]()
+
+    @click.command(cls=ContinueCommand)
+    @click.argument("mission", required=False)
+    @click.argument("text", required=False)
+    @follow_up_options
+    @json_option
+    def again(mission: str, text: str, **others: object) -> None:
+        seen.append((mission, text))
+
+    for words in ([], ["do more"], ["m-0abc"], ["sec", "do more"]):
+        again.main(words, standalone_mode=False)
+    assert seen == [("m-picked", "asked"), ("m-picked", "do more"), ("m-0abc", "asked"), ("sec", "do more")]

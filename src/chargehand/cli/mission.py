@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chargehand.cli.terminal.options import (
-    RequestCommand,
+    ContinueCommand,
     TextCommand,
+    complete_missions,
     detail_options,
     follow_up_options,
     json_option,
@@ -426,9 +427,9 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
         return show_outcome(app, out, continue_with_answers(app, out, continue_mission(app, out, made)))
 
 
-@mission.command("continue", cls=RequestCommand)
-@named_mission_argument
-@click.argument("text")
+@mission.command("continue", cls=ContinueCommand)
+@click.argument("mission", required=False, shell_complete=complete_missions)
+@click.argument("text", required=False)
 @follow_up_options
 @detail_options
 @json_option
@@ -436,7 +437,7 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
     """Ask for more from a mission that ended, in the same conversation.
 
     A promoted mission stays as it is, and a new mission continues from its commit. Any other mission continues
-    itself, from its last checkpoint.
+    itself, from its last checkpoint. Without MISSION you pick one on a terminal.
 
     \b
     Example:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -24,6 +25,8 @@ _ELSEWHERE = "chargehand.elsewhere"
 _REQUEST_OPTIONS = "__request_options__"
 RunElsewhere = Callable[[click.Context, dict[str, Any]], int]
 """Runs the command of a context with its parameters, and returns the exit code."""
+# An id, or part of one that begins with its prefix.
+_MISSION = re.compile(r"m-[0-9a-z]+|last")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -279,6 +282,30 @@ class RequestCommand(TextCommand):
     @params.setter
     def params(self, given: list[click.Parameter]) -> None:
         self._shown = given
+
+
+class ContinueCommand(RequestCommand):
+    """A command with the arguments `mission` and `text`; on a terminal it asks for one that is not given.
+
+    A single argument that cannot be a mission is the text.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Complete the arguments, then run. Raises `click.MissingParameter` if no person can answer."""
+        given, out = ctx.params, ctx.params["out"]
+        if given["text"] is None:
+            if given["mission"] is not None and _MISSION.fullmatch(given["mission"]) is None:
+                given["mission"], given["text"] = None, given["mission"]
+            missing = "mission" if given["mission"] is None else "text"
+            if not out.can_ask or (missing == "mission" and _ELSEWHERE in ctx.meta):
+                raise click.MissingParameter(ctx=ctx, param_hint=f"'{missing.upper()}'", param_type="argument")
+            if given["mission"] is None:
+                from chargehand.cli.terminal.picking import pick_mission
+
+                given["mission"] = pick_mission()
+            if given["text"] is None:
+                given["text"] = click.prompt("What else should it do?", err=True)
+        return super().invoke(ctx)
 
 
 def _make_options(names: tuple[str, ...], helps: Mapping[str, str]) -> Iterator[click.Option]:

@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 from chargehand.cli.terminal.failures import Detail, wants_colour
-from chargehand.cli.terminal.lines import wrap_lines, write_aside
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.text import printable, shown_path
 from chargehand.reports.documents import to_json
@@ -98,6 +97,8 @@ class Output:
         if not self.as_json:
             shown = printable(text)
             if self.width is not None:
+                from chargehand.cli.terminal.lines import wrap_lines
+
                 shown = wrap_lines(shown, self.width)
             # Styled after control characters are removed, which would remove our own escapes too.
             styled = style and wants_colour(sys.stdout, refused=not self.colour)
@@ -106,6 +107,8 @@ class Output:
     def notice(self, text: str) -> None:
         """Show a person who watches stderr a message that is not a result."""
         if self.shows_progress:
+            from chargehand.cli.terminal.lines import write_aside
+
             write_aside(text)
 
     @property

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from chargehand.core.state import MissionState
 
     OnEvent = Callable[[Event, Payload], None]
+
+# A person who waits for longer probably looks elsewhere.
+_LONG_SECONDS = 30
 
 
 def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent | None = None) -> RunOutcome:
@@ -74,7 +80,18 @@ def _run_shown(
                 offered.close()
         return replace(outcome, interrupted=stop.asked)
 
-    return run_async(watched)
+    since = time.monotonic()
+    outcome = run_async(watched)
+    if not outcome.interrupted:
+        ring_bell(app, out, since)
+    return outcome
+
+
+def ring_bell(app: App, out: Output, since: float) -> None:
+    """Ring the bell of a person's terminal if they have waited for long, unless they turned it off."""
+    waited = time.monotonic() - since >= _LONG_SECONDS
+    if waited and out.shows_progress and app.user_configuration().config.alerts.bell:
+        click.echo("\a", nl=False, err=True)
 
 
 def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutcome:
@@ -161,6 +178,7 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
         )
     if out.detail != "result" and not out.as_json:
         show_header(out, app.mission_reader.state(mission))
+    since = time.monotonic()
     try:
         with watch_menu(out, mission, watching=False) as menu:
             state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
@@ -172,6 +190,7 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
         return INTERRUPTED
     if state is None:
         return 0
+    ring_bell(app, out, since)
     print_result(out, state, app.store)
     return exit_code(state)
 
