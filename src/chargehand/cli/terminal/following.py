@@ -71,9 +71,10 @@ def _show(out: Output, seen: Event | Reason | OutputLine, story: MissionStory) -
         if text := describe_event(seen):
             out.text(f"{local_time(seen.time, seconds=True)}  {event_step(seen):<11}  {text}")
     else:
+        lines = story.tell(seen)
         if isinstance(payload := read_payload(seen), QuestionAsked):
-            note_question(out, payload)
-        for line in story.tell(seen):
+            note_question(out, payload, " ".join(line.text for line in lines))
+        for line in lines:
             out.note_seen(line.text)
             out.text(line.text, fg=line.colour, bold=line.bold)
 

@@ -105,17 +105,18 @@ class StepLines(SilentObserver):
 
 @contextlib.contextmanager
 def progress(
-    out: Output, first: str = "preparing", *, store: Store | None = None, in_pipe: bool = False
+    out: Output, first: str = "preparing", *, store: Store | None = None, in_pipe: bool = False, asks: bool = False
 ) -> Iterator[RunObserver]:
     """Show progress while the block runs; `store` is that of the running mission.
 
-    Without a person who watches, only the steps of a run are written (`in_pipe`).
+    Without a person who watches, only the steps of a run are written (`in_pipe`). With `asks` a question of the
+    mission is put to the person afterwards, so it is not shown here.
     """
     story = None if store is None or out.detail == "events" else MissionStory(store)
     if not out.shows_progress:
         yield StepLines(out, story) if in_pipe and not out.as_json and out.detail != "result" else SilentObserver()
         return
-    live = _Live(first, story, out)
+    live = _Live(first, story, out, asks)
     with live.shown():
         yield live
 
@@ -130,7 +131,7 @@ class _Live:
     """One line with the current step and its duration, below one line per completed step."""
 
     # rich is imported only here: a pipe does not pay for it. Without a story every event has a line.
-    def __init__(self, first: str, story: MissionStory | None, out: Output) -> None:
+    def __init__(self, first: str, story: MissionStory | None, out: Output, asks: bool) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.spinner import Spinner
@@ -142,6 +143,7 @@ class _Live:
             color_system="auto" if coloured else None,
         )  # fmt: skip
         self._out = out
+        self._asks = asks
         self._story = story
         self._step = first
         self._since = time.monotonic()
@@ -179,12 +181,14 @@ class _Live:
         self._flush()
         if isinstance(payload, _IN_START_LINES):
             return
-        if isinstance(payload, QuestionAsked):
-            note_question(self._out, payload)
+        # The prompt that follows has the whole question.
+        is_put = isinstance(payload, QuestionAsked) and self._asks and not payload.until
         if self._story is not None:
             lines = self._story.tell(event)
-            # The prompt that follows has the whole question.
-            for line in () if isinstance(payload, QuestionAsked) and self._out.can_ask else lines:
+            if isinstance(payload, QuestionAsked):
+                text = " ".join(line.text for line in lines)
+                note_question(self._out, payload, payload.text if is_put else text)
+            for line in () if is_put else lines:
                 self._print_line(line.text, colour=line.colour, bold=line.bold)
         elif text := describe(payload):
             self._print_line(text)
@@ -261,10 +265,11 @@ class _Live:
         return Group(self._spinner, last)
 
 
-def note_question(out: Output, asked: QuestionAsked) -> None:
-    """Note that a person saw a question with its reasons."""
+def note_question(out: Output, asked: QuestionAsked, shown: str) -> None:
+    """Note the reasons of a question that were `shown` to a person."""
     for reason in asked.reasons:
-        out.note_seen(reason.message)
+        if reason.message in shown:
+            out.note_seen(reason.message)
 
 
 class ObserverWithEvents:

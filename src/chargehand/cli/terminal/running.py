@@ -69,7 +69,7 @@ def _run_shown(
         # A cancellation is logged before it is carried out: it holds even if this process dies of it.
         stop.end = lambda: cancel_running(app)
         stop.release = lambda: release_running(app)
-        with progress(out, store=app.store, in_pipe=True) as shown:
+        with progress(out, store=app.store, in_pipe=True, asks=menu and out.can_ask) as shown:
             offered = RunMenu(app, stop, lambda held: hold_progress(shown, held))
             if menu and out.can_ask:
                 stop.menu = offered
