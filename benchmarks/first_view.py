@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Response, StorageState, async_playwrig
 from benchmarks.measure import Result, Side, compare
 from benchmarks.mission_kit import MissionKit
 from benchmarks.server import environment, fill, up
-from chargehand.app.accounts import create_login_code
+from chargehand.identity.accounts import create_login_code
 from chargehand.reports.reading import StateReader
 
 AIM = 0.8

@@ -64,13 +64,13 @@ class MissionKit:
         """Open depot, base and sandbox tier; the base's layers are made here, before anything is measured."""
         app = self.app()
         try:
-            probed = await app.probe()
-            project = app.project()
+            probed = await app.sandboxes.probe()
+            project = app.projects.find()
             with timed() as prepared:
-                depot = app.depot(project)
+                depot = app.projects.depot(project)
                 base = depot.resolve_base()
                 depot.base_layers(base)
-            toolchain = app.toolchain()
+            toolchain = app.preparation.toolchain()
             async with ProcessTier(toolchain) as tier:
                 yield Opened(
                     app=app,

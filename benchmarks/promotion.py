@@ -135,7 +135,7 @@ def _services(opened: Opened) -> Services:
 
     return Services(
         home=opened.app.home,
-        project=opened.app.project().id,
+        project=opened.app.projects.find().id,
         store=opened.app.store,
         depot=opened.depot,
         tier=opened.tier,

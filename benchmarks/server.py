@@ -20,9 +20,9 @@ import httpx
 
 from benchmarks.measure import Result, Side, compare, percentile_95, spend
 from benchmarks.mission_kit import MissionKit
-from chargehand.app.accounts import create_token, owner
 from chargehand.core.mission_events import MessageSent, MissionCreated
 from chargehand.core.records import MissionRequest
+from chargehand.identity.accounts import create_token, owner
 from chargehand.operations.table import OPERATIONS
 from chargehand.reports.reading import StateReader
 

@@ -23,8 +23,8 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 from hypothesis import HealthCheck, settings
 
-from chargehand.app.access import passwords
 from chargehand.core.registry import use_registries
+from chargehand.identity import passwords
 from chargehand.reports.reading import find_registry
 from tests import container_kit, forked, vm_kit
 from tests.postgres import Postgres, cluster

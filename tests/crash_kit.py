@@ -256,7 +256,7 @@ class CrashKit:
         outcome = Outcome.of(state, site.repository)
         with self.app() as app:
             once_only(app.store.log.read(state.id))
-            depot = app.depot(app.project(site.repository)).path
+            depot = app.projects.depot(app.projects.find(site.repository)).path
         for checkpoint in state.checkpoints:
             assert git(depot, "for-each-ref", "--count=1", "--contains", checkpoint.commit), checkpoint
             assert git(depot, "rev-parse", f"{checkpoint.commit}^{{tree}}") == checkpoint.tree

@@ -74,8 +74,6 @@ _IMPORTED_FOR = {
     "models": (
         "chargehand.agents.native.loop",
         "chargehand.agents.native.model_client",
-        "pydantic_ai.direct",
-        "pydantic_ai.models.openai",
     ),
     "mcp": ("chargehand.mcp.http", "chargehand.mcp.server"),
 }

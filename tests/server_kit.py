@@ -15,10 +15,10 @@ from typing import Any
 
 import httpx
 
-from chargehand.app.accounts import create_login_code, create_token, create_user, owner
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.ports import SignInProvider
 from chargehand.core.records import MissionRequest
+from chargehand.identity.accounts import create_login_code, create_token, create_user, owner
 from chargehand.policy.access import AccessScope
 from chargehand.reports.reading import StateReader
 from chargehand.server.serving import ServeOptions, bind, serve, url_at

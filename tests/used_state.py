@@ -74,7 +74,7 @@ async def _tried(place: Path, search: str) -> _Kept:
     with App.open(environ={"PATH": search, "HOME": str(place), "CHARGEHAND_HOME": str(home)}, cwd=place) as app:
         probe = ""
         try:
-            await choose_driver(home, app.toolchain(), strategy="shadow")
+            await choose_driver(home, app.preparation.toolchain(), strategy="shadow")
             probe = (home / _PROBE).read_text()
         except ChargehandError:
             pass
@@ -82,6 +82,6 @@ async def _tried(place: Path, search: str) -> _Kept:
         # it answers.
         while not (home / _FOUND).exists():
             time.sleep(0.1)
-            app.toolchain()
+            app.preparation.toolchain()
     kept = {name: json.loads((home / name).read_text()) for name in (_ANSWERS, _FOUND)}
     return _Kept(person=str(place), probe=probe, answers=kept[_ANSWERS], found=kept[_FOUND])

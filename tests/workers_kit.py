@@ -74,7 +74,7 @@ class WorkersKit(CrashKit):
     def order(self, *names: str) -> list[str]:
         """Record missions, as `run --detach` does; return their ids."""
         with self.app() as app:
-            found = app.find(self.shared.repository)
+            found = app.preparation.find(self.shared.repository)
             return [self._order(app, found, JOBS[name]) for name in names]
 
     def _order(self, app: App, found: Any, job: Job) -> str:
@@ -221,7 +221,7 @@ class WorkersKit(CrashKit):
         assert (state.status, len(state.attempts)) == (job.ends, job.attempts), (state, self.output())
         with self.app() as app:
             lines = app.store.log.read(mission)
-            depot = app.depot(app.project(repository)).path
+            depot = app.projects.depot(app.projects.find(repository)).path
         once_only(lines)
         promoted = [line for line in lines if line.type == "promotion.done"]
         assert len(promoted) == (job.ends == "promoted")

@@ -57,6 +57,7 @@ and `CHARGEHAND_USER` (default: your account) is the user who is charged for mis
 """
 _JOINS = {"min": "min", "intersect": "intersect", "union": "union", "repo": "says", "user": "trust", "file": "own"}
 _FORMS = {
+    "prefix": "beginning of a branch name",
     "command": "command line for a shell",
     "setup": "command line for a shell, or empty",
     "argv": "list: program and arguments",

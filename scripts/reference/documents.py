@@ -8,17 +8,6 @@ from typing import Any
 
 import msgspec
 
-from chargehand.app.accounts import (
-    AccessLogDocument,
-    CreatedTokenDocument,
-    OpenedSessionDocument,
-    SessionDocument,
-    TokenDocument,
-    TokenListDocument,
-    UserDocument,
-    UserListDocument,
-    UserRemovedDocument,
-)
 from chargehand.app.actions import ActionDocument, ActionLineDocument, QueuedActionDocument
 from chargehand.app.checkpoints import (
     CheckpointDocument,
@@ -30,6 +19,17 @@ from chargehand.app.requests import PlanChangeDocument, TaskAllowedDocument
 from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
 from chargehand.app.storage import ProvenanceDocument
 from chargehand.core.codec import json_schema
+from chargehand.identity.documents import (
+    AccessLogDocument,
+    CreatedTokenDocument,
+    OpenedSessionDocument,
+    SessionDocument,
+    TokenDocument,
+    TokenListDocument,
+    UserDocument,
+    UserListDocument,
+    UserRemovedDocument,
+)
 from chargehand.reports.documents import (
     CheckpointsDocument,
     EventDocument,

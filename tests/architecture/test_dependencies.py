@@ -10,12 +10,31 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+from chargehand.configuration.extras import EXTRAS
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src/chargehand"
 
 
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+PLACES = {
+    "granian": ("server/",),
+    "keyring": ("credentials/credentials.py",),
+    "mcp": ("mcp/",),
+    "mcp_types": ("mcp/",),
+    "prometheus_client": ("server/",),
+    "psycopg": ("durable/leases.py",),
+    "pydantic": ("mcp/",),
+    "starlette": ("mcp/", "server/"),
+    "uvicorn": ("mcp/",),
+    # These import the above when they are imported, so only commands that have checked for them may do so.
+    "chargehand.mcp": ("mcp/", "cli/serving.py"),
+    "chargehand.server": ("server/", "cli/serving.py"),
+}
+"""Where a module of an optional part may be imported: a package, or a file that handles its absence."""
 
 
 @cache
@@ -26,22 +45,30 @@ def declared() -> frozenset[str]:
     return frozenset(normal(re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0]) for line in lines)
 
 
+def imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports anywhere in it."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module)
+            if node.module == "chargehand":
+                found |= {f"chargehand.{alias.name}" for alias in node.names}
+    return found
+
+
 @cache
 def imported() -> dict[str, str]:
     """Return the imported distributions, each with a module that imports it."""
     of = packages_distributions()
     found: dict[str, str] = {}
     for path in sorted(SRC.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                names = [node.module]
-            else:
-                continue
-            for name in {each.partition(".")[0] for each in names} - sys.stdlib_module_names - {"chargehand"}:
-                for distribution in of.get(name, [name]):
-                    found.setdefault(normal(distribution), str(path.relative_to(SRC)))
+        for name in (
+            {each.partition(".")[0] for each in imports_of(path)} - sys.stdlib_module_names - {"chargehand"}
+        ):
+            for distribution in of.get(name, [name]):
+                found.setdefault(normal(distribution), str(path.relative_to(SRC)))
     return found
 
 
@@ -51,4 +78,26 @@ def test_every_import_is_a_declared_dependency() -> None:
 
 
 def test_every_declared_dependency_is_imported() -> None:
-    assert declared() - imported().keys() == set()
+    # `all` names the distribution itself.
+    assert declared() - imported().keys() == {"chargehand"}
+
+
+def test_optional_modules_are_imported_only_where_their_absence_is_handled() -> None:
+    wrong = [
+        (str(path.relative_to(SRC)), name)
+        for path in sorted(SRC.rglob("*.py"))
+        for name in imports_of(path)
+        for module, places in PLACES.items()
+        if f"{name}.".startswith(f"{module}.") and not str(path.relative_to(SRC)).startswith(places)
+    ]
+    assert wrong == []
+
+
+def test_each_module_of_an_extra_has_its_places_and_a_declared_distribution() -> None:
+    of = packages_distributions()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra in EXTRAS:
+        assert set(extra.modules) <= PLACES.keys()
+        listed = {normal(re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0]) for line in extras[extra.name]}
+        assert {normal(name) for module in extra.modules for name in of[module]} <= listed
+    assert {*extras} - {"all", "testing"} == {extra.name for extra in EXTRAS}

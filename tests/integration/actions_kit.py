@@ -75,7 +75,7 @@ class ActionsKit(MissionKit):
         self, app: App, kind: ActionKind, mission: str | None = None, *, seconds: float = 60.0, **arguments: Any
     ) -> ActionLock:
         """Create an action without starting it."""
-        project = app.register_project(self.repository).id
+        project = app.preparation.register_project(self.repository).id
         return Actions(app).create(
             kind, arguments, project=project, mission=mission, seconds=seconds, detached=False
         )

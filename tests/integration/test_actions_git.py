@@ -49,8 +49,8 @@ def test_fetch_updates_only_the_remote_branches_of_the_depot(kit: ActionsKit) ->
     assert state.result["branches"] == [{"branch": "main", "old": None, "new": theirs}]
     assert any("main" in line for line in lines)
     with kit.opened() as app:
-        project = app.project(kit.repository)
-        assert remote_branches(app.depot(project), "origin") == {"main": theirs}
+        project = app.projects.find(kit.repository)
+        assert remote_branches(app.projects.depot(project), "origin") == {"main": theirs}
         assert app.store.log.missions() == ()
         with pytest.raises(LookupError):
             app.store.log.find(project.id)
@@ -170,7 +170,7 @@ def test_merge_defaults_to_the_base_branch_of_the_mission(kit: ActionsKit) -> No
     state = kit.act("merge", mission.id, tip=None)
     assert (state.status, state.result["base"]) == ("done", git(kit.repository, "rev-parse", "main")), state
     with kit.opened() as app:
-        depot = app.depot(app.project(kit.repository))
+        depot = app.projects.depot(app.projects.find(kit.repository))
         branching = CheckpointEditor(
             store=app.store, look=app.mission_reader, worker=app.member.id, clock=app.clock
         )
@@ -223,7 +223,7 @@ def test_a_rebase_replays_changes_and_keeps_the_commit_message(kit: ActionsKit) 
     assert (state.status, state.result["base"]) == ("done", theirs), state
     last = kit.mission(mission.id).checkpoints[-1]
     with kit.opened() as app:
-        depot = app.depot(app.project(kit.repository))
+        depot = app.projects.depot(app.projects.find(kit.repository))
         assert depot.read_commit(last.commit).message.startswith("Mend it")
         assert depot.git("merge-base", last.commit, theirs).text == theirs
         assert depot.read_blob(depot.lookup(last.tree, "n.txt").id) == b"new\n"

@@ -240,7 +240,7 @@ def test_a_probe_starts_the_agent_in_a_sandbox(kit: RealKit, kind: str, name: st
         config = AgentConfig(
             kind="cli" if kind == "cli" else "acp", cli=SPECS[name].name, command=command(kind, name)
         )
-        seen = asyncio.run(probe_agent(config, app.toolchain(), scratch=kit.home))
+        seen = asyncio.run(probe_agent(config, app.preparation.toolchain(), scratch=kit.home))
     assert (seen.problem, bool(seen.version)) == ("", True), seen
 
 

@@ -647,7 +647,7 @@ def test_each_merged_task_has_provenance_and_is_in_the_report(crew: Crew) -> Non
     state = crew.work(mission)
     assert state.status == "promoted"
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
-        found = verify_mission(app.store, app.depot(app.project()), mission)
+        found = verify_mission(app.store, app.projects.depot(app.projects.find()), mission)
         assert [each.problems for each in found] == [(), ()]
         report, text = report_mission(app, mission)
     assert [(each.id, each.outcome, each.commit) for each in report.tasks] == [

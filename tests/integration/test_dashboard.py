@@ -27,9 +27,9 @@ from tests.crash_kit import wait_until
 from tests.postgres import free_port
 from tests.server_kit import API, Served, environment, record_missions, serving
 
-from chargehand.app.accounts import create_login_code
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
+from chargehand.identity.accounts import create_login_code
 
 pytestmark = [pytest.mark.needs_chromium, pytest.mark.needs_bwrap]
 NAUGHTY = Path(__file__).parents[3] / "shared" / "data" / "naughty_strings.json"

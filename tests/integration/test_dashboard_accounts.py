@@ -16,8 +16,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from tests.server_kit import API, PASSWORD, Served, environment, serving
 
-from chargehand.app.accounts import create_user, owner
-from chargehand.app.sign_in import link_subject
+from chargehand.identity.accounts import create_user, owner
+from chargehand.identity.sign_in import link_subject
 from chargehand.testing.sign_in import FakeSignInProvider
 
 pytestmark = pytest.mark.needs_chromium

@@ -13,7 +13,7 @@ import test_dashboard
 from playwright.sync_api import Browser, Page, expect
 from tests.server_kit import API, Served, environment, record_missions, serving
 
-from chargehand.app.accounts import create_login_code
+from chargehand.identity.accounts import create_login_code
 
 pytestmark = pytest.mark.needs_chromium
 browser = test_dashboard.browser

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.conftest import git
+from tests.integration.command_line import MEND, PASSES, Cli, repository
 from tests.integration.mission_kit import REQUEST, MissionKit
 
 from chargehand.missions.missions import Missions
@@ -33,3 +35,18 @@ async def test_a_blocked_target_is_delivered_by_promoting_again(tmp_path: Path) 
         app.close()
     assert (again.status, again.commit, again.deliveries["fake"].state) == ("promoted", state.commit, "done")
     assert outside.commits == [state.commit]
+
+
+def test_the_prefix_of_branches_is_a_setting_and_a_branch_in_its_way_costs_nothing(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    repo = repository(tmp_path / "repo")
+    git(repo, "branch", "chargehand")
+    error = cli.refused("branch_in_the_way", 2, "run", "mend", "--agent", MEND, *PASSES, cwd=repo)
+    assert "git branch -m chargehand NAME" in error["hint"]
+    assert cli.missions(repo) == []
+    own = tmp_path / ".config/chargehand/config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('[project]\nbranch_prefix = "team/agent-"\n')
+    done = cli.run(repo, text="Исправь")
+    assert done.document["branch"] == "team/agent-isprav"
+    assert git(repo, "show", "team/agent-isprav:f.txt") == "baa"

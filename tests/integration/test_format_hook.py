@@ -112,7 +112,7 @@ def test_the_result_of_a_mission_is_formatted_as_a_checkpoint(
     assert (done.code, done.document["changed"]) == (0, ["a.py"]), done
     with App.open(environ=kit.environ, cwd=kit.repository) as app:
         now = app.mission_reader.state(state.id)
-        depot = app.depot(app.project(kit.repository))
+        depot = app.projects.depot(app.projects.find(kit.repository))
         entry = depot.lookup(now.checkpoints[-1].tree, "a.py")
         assert entry is not None
         assert depot.read_blob(entry.id) == b"x = 1\n"

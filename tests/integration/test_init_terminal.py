@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,9 @@ import pytest
 from tests.conftest import make_repository
 from tests.provider_kit import Provider, serving
 from tests.terminal_kit import COMMAND, Terminal
+
+from chargehand.app.composition import App
+from chargehand.app.onboarding import examine
 
 KEY = "sesame-1234567890-open"
 WRONG = "wrong-key-987654"
@@ -200,3 +205,53 @@ def test_a_colleague_with_the_projects_file_is_offered_an_agent(cli: Cli, provid
         assert f"already exists; {'nothing was' if configured else 'it was not'} changed" in asking.shown
         assert list(cli.user["models"]) == ["near"]
     assert file.read_text() == "[project]\nchecks = ['true']\n"
+
+
+def test_a_model_is_added_without_a_repository_and_the_doctor_then_names_the_next_step(
+    cli: Cli, provider: Provider
+) -> None:
+    asking = Asking((*COMMAND, "model", "add"), cwd=cli.place, environment=cli.environment)
+    asking.until("Which one?")
+    assert "a command of your own" not in asking.shown
+    assert "a model from Google Gemini, with a key to paste" in asking.shown
+    _endpoint(asking, provider)
+    _paste(asking, KEY)
+    assert asking.end() == 0
+    assert "added near to" in asking.shown
+    assert KEY not in asking.raw
+    with App.open(environ=cli.environment, cwd=cli.place) as app:
+        outside = asyncio.run(examine(app))
+    assert [(model.name, model.ready) for model in outside.models] == [("near", True)]
+    assert outside.next == ("cd REPOSITORY && chargehand init" if outside.tier else "")
+    with App.open(environ=cli.environment, cwd=cli.repository) as app:
+        assert asyncio.run(examine(app)).next == ("chargehand init" if outside.tier else "")
+
+
+def test_an_installed_program_is_offered_with_a_model_for_it(cli: Cli) -> None:
+    programs = cli.place / "bin"
+    programs.mkdir()
+    (programs / "claude").write_text("#!/bin/sh\n")
+    (programs / "claude").chmod(0o755)
+    asking = cli.init(PATH=f"{programs}:/usr/bin:/bin", ANTHROPIC_API_KEY=KEY)
+    _choose(asking, "the program claude, with a model from Anthropic")
+    asking.until("Model")
+    asking.say("any\n")
+    asking.until("What now?")  # nothing is reached from here
+    asking.say("keep\n")
+    assert asking.end() == 0
+    assert cli.user["agents"] == {"claude": {"kind": "cli", "cli": "claude", "model": "anthropic"}}
+
+
+def test_adding_a_model_in_a_pipe_says_how_to_do_it_without_a_terminal(cli: Cli) -> None:
+    done = subprocess.run(
+        (*COMMAND, "model", "add"),
+        cwd=cli.place,
+        env=cli.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "needs a terminal" in done.stderr
+    assert "chargehand secret set" in done.stderr
+    assert cli.user == {}

@@ -35,7 +35,7 @@ def working(kit: CrashKit) -> App:
 def verified(kit: CrashKit, mission: str, repository: Path) -> list[str]:
     """Assert that each commit of a branch has a valid signed statement; return the commits, oldest first."""
     with kit.app() as app:
-        found = verify_mission(app.store, app.depot(app.project(repository)), mission)
+        found = verify_mission(app.store, app.projects.depot(app.projects.find(repository)), mission)
     assert [each.problems for each in found] == [()] * len(found)
     return [each.commit for each in found]
 

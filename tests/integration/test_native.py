@@ -354,7 +354,7 @@ class TestForks:
     @staticmethod
     def fork(kit: NativeKit, mission: str, turn: int, **more: Any) -> str:
         with kit.opened() as app:
-            depot = app.depot(app.project())
+            depot = app.projects.depot(app.projects.find())
             return create_fork(app.store, depot, mission, ForkPoint(attempt=1, turn=turn), **more)
 
 

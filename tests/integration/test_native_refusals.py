@@ -118,7 +118,7 @@ def test_calls_of_a_truncated_reply_are_not_executed(kit: NativeKit, tmp_path: P
     assert state.base is not None
     assert state.tree is not None
     with kit.opened() as app:
-        changed = app.depot(app.project()).diff(state.base.tree, state.tree)
+        changed = app.projects.depot(app.projects.find()).diff(state.base.tree, state.tree)
         lines = list(map(read_payload, app.store.log.read(state.id)))
     assert [each.path for each in changed] == ["calc/core.py"]
     assert sum(isinstance(each, ModelCalled) for each in lines) == 5

@@ -139,7 +139,7 @@ def check_branches(crew: LibraryCrew, mission: str, names: set[str], own: str) -
     tests = git(crew.place / "clean", "ls-files", "tests/test_*.py").split()
     assert len(tests) == 1 + len(names) - 2 * ("news-one" in names)
     with App.open(environ=crew.environ, cwd=repo) as app:
-        found = verify_mission(app.store, app.depot(app.project()), mission)
+        found = verify_mission(app.store, app.projects.depot(app.projects.find()), mission)
         assert [each.problems for each in found] == [()] * (len(names) + 1)
         assert not [each for each in app.mission_reader.all() if each.status == "running"]
 

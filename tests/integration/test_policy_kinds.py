@@ -57,8 +57,8 @@ def own_rules(kit: MissionKit, text: str) -> None:
 def trust(kit: MissionKit) -> None:
     app = kit.app()
     try:
-        found = app.find()
-        resolved = app.configuration(found)
+        found = app.preparation.find()
+        resolved = app.preparation.configuration(found)
         app.store.trust.grant(found.project.id, resolved.digest, identity="os:me")
     finally:
         app.close()

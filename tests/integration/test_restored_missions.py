@@ -36,7 +36,7 @@ def restore(kit: MissionKit, state: MissionState, *paths: str) -> str:
                 assert state.base is not None
                 now = session.missions.look.state(state.id).checkpoints[-1].tree
                 drops = [Drop(path=path) for path in paths] or None
-                plan = plan_rollback(app.mission_depot(state), now, state.base.tree, drops=drops)
+                plan = plan_rollback(app.projects.mission_depot(state), now, state.base.tree, drops=drops)
                 return (await session.missions.restore(state.id, "base", plan=plan)).tree
         finally:
             app.close()

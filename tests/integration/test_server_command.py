@@ -17,9 +17,9 @@ from command_line import Cli, repository
 from tests.crash_kit import wait_until
 from tests.server_kit import API, PASSWORD, environment, serving
 
-from chargehand.app.accounts import create_user, owner, require_accounts
 from chargehand.app.composition import App
 from chargehand.configuration.locations import user_config_path
+from chargehand.identity.accounts import create_user, owner, require_accounts
 
 
 def workers(cli: Cli) -> list[int]:

@@ -44,7 +44,7 @@ def test_a_mission_cancelled_without_a_worker_resumes_from_its_checkpoint(tmp_pa
             assert workspaces(kit.home)
             assert cancel_mission(app, mission).status == "cancelled"
             assert workspaces(kit.home) == []
-            depot = app.depot(app.project(site.repository)).path
+            depot = app.projects.depot(app.projects.find(site.repository)).path
             assert all(git(depot, "rev-parse", f"{each.commit}^{{tree}}") == each.tree for each in kept)
             resume_mission(app, mission)
         kit.go_on()

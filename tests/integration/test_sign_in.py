@@ -12,8 +12,8 @@ import httpx
 import pytest
 from tests.server_kit import API, Served, environment, serving
 
-from chargehand.app.accounts import create_user, list_access, owner, remove_user, set_user_disabled
-from chargehand.app.sign_in import link_subject, unlink_subject
+from chargehand.identity.accounts import create_user, list_access, owner, remove_user, set_user_disabled
+from chargehand.identity.sign_in import link_subject, unlink_subject
 from chargehand.testing.sign_in import ISSUER, FakeSignInProvider
 
 SIGN_IN = f"{API}/sign-in"

@@ -54,7 +54,7 @@ STOPS: dict[str, tuple[Stop, str]] = {
 def kept(app: App, mission: str) -> str:
     """Return the content of `done.txt` in the mission's last checkpoint."""
     state = app.mission_reader.state(mission)
-    depot = app.depot(app.project(Path(state.repository)))
+    depot = app.projects.depot(app.projects.find(Path(state.repository)))
     entry = depot.lookup(state.checkpoints[-1].tree, "done.txt")
     return "" if entry is None else depot.read_blob(entry.id).decode()
 
@@ -97,7 +97,7 @@ def test_a_stopped_program_resumes_from_its_written_files(tmp_path: Path, name: 
     state = resumed(kit, state.id)
     assert (state.status, [each.status for each in state.attempts]) == ("promoted", ["succeeded"])
     with kit.opened() as app:
-        depot = app.depot(app.project(kit.repository))
+        depot = app.projects.depot(app.projects.find(kit.repository))
         assert state.tree is not None
         assert depot.lookup(state.tree, "calc/kept.txt") is not None
 

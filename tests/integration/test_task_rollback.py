@@ -55,7 +55,7 @@ def test_a_task_is_rolled_back_by_a_commit_on_the_exported_branch(crew: Steered)
     # The landed tree has a verdict, and its provenance can be verified.
     assert crew.events(mission, VerdictGiven)[-1].verdict.tree == event.tree
     with App.open(environ=crew.environ, cwd=crew.repo) as app:
-        depot = app.depot(app.project(crew.repo))
+        depot = app.projects.depot(app.projects.find(crew.repo))
         checked = verify_mission(app.store, depot, mission)
     assert (checked[-1].commit, checked[-1].problems) == (event.commit, ())
     statuses = {each["id"]: each["status"] for each in crew.say("mission", "plan", mission)["tasks"]}

@@ -2,131 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec import Struct
-from tests.terminal_kit import Terminal
-from tests.used_state import used_state
+from tests.page_kit import Reader, answer, comes_out, find_replies, is_drawn, normalise, steps
 
 PAGE = Path(__file__).parents[2] / "docs/tutorial/first-crew.md"
-STEP = re.compile(r"(?:[Ss]ave this as `(?P<file>[^`]+)`:\n\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
-LEFT_OUT = "…"
-# Parts that differ for every user: ids, commits, times, seconds, users and paths.
-CHANGING = (
-    (r"\bm-[0-9a-z]{14,26}\b", "MISSION"),
-    (r"\b[0-9a-f]{12,64}\b", "COMMIT"),
-    (r"\b\d{4}-\d\d-\d\dT[0-9:.]+\+00:00", "MOMENT"),
-    (r"\b\d+\.\d( s\b|$)", "SECONDS"),
-    (r"\b\d+:\d\d\b", "TIME"),
-    (r"os:\w+", "PERSON"),
-    (r"/\S*/hello/", "PLACE"),
-    (r"^Log intact: .*", "INTACT"),
-    (r" +", " "),
-)
-
-
-class Step(Struct, frozen=True, kw_only=True):
-    """A file to save, a command with its output, or a text that the command before it shows."""
-
-    file: str = ""
-    command: str = ""
-    text: str = ""
-
-
-def steps(page: str) -> Iterator[Step]:
-    for found in STEP.finditer(page):
-        if found["file"]:
-            yield Step(file=found["file"], text=found["text"])
-        elif found["language"] == "console":
-            for part in re.split(r"^\$ ", found["text"], flags=re.MULTILINE)[1:]:
-                command, _, shown = part.partition("\n")
-                yield Step(command=command, text=shown)
-        else:
-            yield Step(text=found["text"])
-
-
-def normalise(text: str) -> list[str]:
-    for pattern, word in CHANGING:
-        text = re.sub(pattern, word, text, flags=re.MULTILINE)
-    return [line.rstrip() for line in text.splitlines()]
-
-
-def comes_out(shown: str, out: str) -> bool:
-    """Return whether the output is as shown, apart from the omitted parts."""
-    parts: list[list[str]] = [[]]
-    for line in normalise(shown):
-        parts = [*parts, []] if line == LEFT_OUT else [*parts[:-1], [*parts[-1], line]]
-    lines, place = normalise(out), 0
-    for number, part in enumerate(parts):
-        if number == len(parts) - 1 and part:  # nothing is omitted after it
-            return lines[-len(part) :] == part and (number > 0 or len(lines) == len(part))
-        starts = [0] if number == 0 else range(place, len(lines) - len(part) + 1)
-        start = next((each for each in starts if lines[each : each + len(part)] == part), None)
-        if start is None:
-            return False
-        place = start + len(part)
-    return len(parts) > 1 or not lines
-
-
-class Reader:
-    """A user who follows the page, in a separate home."""
-
-    def __init__(self, place: Path) -> None:
-        home, programs = place / "home", place / "bin"
-        for made in (home, programs):
-            made.mkdir()
-        program = programs / "chargehand"
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m chargehand "$@"\n')
-        program.chmod(0o755)
-        (home / ".gitconfig").write_text("[user]\nname = Ada\nemail = ada@example.org\n")
-        self.place = place
-        self.environment = {
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "HOME": str(home),
-            "CHARGEHAND_HOME": str(used_state(place / "state")),
-            "LANG": "C.UTF-8",
-        }
-
-    def save(self, step: Step) -> None:
-        file = self.place / step.file
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(step.text)
-
-    def run(self, command: str) -> str:
-        """Run a command as a shell does, in the directory where the last one ended; return its output."""
-        left = self.place.parent / "directory"
-        script = f"{command}\ncode=$?\npwd > {left}\nexit $code\n"
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=self.place,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        wanted = re.search(r"# exits (\d)", command)
-        assert done.returncode == int(wanted[1] if wanted else 0), (command, done.stdout)
-        self.place = Path(left.read_text().strip())
-        return done.stdout
-
-    def watch(self, command: str) -> str:
-        """Run a command at a terminal to its end; return everything that it drew, one picture after the other."""
-        shown = Terminal(("/bin/sh", "-c", command), cwd=self.place, environment=self.environment)
-        try:
-            assert shown.end() == 0, shown.shown
-        finally:
-            shown.close()
-        for begin in ("\x1b[H", "\x1b[?1049l"):  # the start of each picture, and the return to the normal screen
-            shown.raw = shown.raw.replace(begin, "\n")
-        return shown.shown
 
 
 @pytest.mark.needs_bwrap
@@ -138,15 +19,19 @@ def test_the_output_matches_the_tutorial(tmp_path: Path) -> None:
             reader.save(step)
         elif "mission watch" in step.command:
             drawn = reader.watch(step.command)
+        elif replies := find_replies(step.text):
+            raw = answer(reader.open(step.command), replies)
+            assert is_drawn(step.text, raw), raw
+            checked += 1
         elif step.command:
             out = reader.run(step.command)
             assert comes_out(step.text, out), f"$ {step.command}\n{out}"
             checked += 1
-        else:  # each row was shown at some moment
+        elif drawn:  # each row was shown at some moment
             rows = set(normalise(drawn.replace("\r", "")))
             assert [row for row in normalise(step.text) if row not in rows] == [], drawn
             checked += 1
-    assert checked > 20
+    assert checked > 22
 
 
 @pytest.mark.parametrize(
@@ -168,3 +53,10 @@ def test_the_output_matches_the_tutorial(tmp_path: Path) -> None:
 )
 def test_comparison_of_shown_and_actual_output(shown: str, out: str, same: bool) -> None:
     assert comes_out(shown, out) is same
+
+
+def test_comparison_with_a_terminal() -> None:
+    shown = "a b\n…\nWhich one? [1]: 2\nend\n"
+    assert find_replies(shown) == [("Which one? [1]: ", "2")]
+    assert is_drawn(shown, "⠋ working\r\x1b[2Ka\r\nb\r\nmore\r\nWhich one? [1]: 2\r\n\x1b[1mend\x1b[0m\r\n")
+    assert not is_drawn(shown, "a b\r\nend\r\nWhich one? [1]: 2\r\n")

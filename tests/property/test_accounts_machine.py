@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.conftest import examples
 
-from chargehand.app import accounts
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.identity import accounts
 from chargehand.policy.access import ROLES, SCOPES, lock_seconds, scopes_of_role
 from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import Actor, as_moment

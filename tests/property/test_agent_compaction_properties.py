@@ -6,22 +6,22 @@ import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelMessagesTypeAdapter,
-    ModelRequest,
-    ModelResponse,
-    SystemPromptPart,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
 from tests.conftest import examples
 
 from chargehand.agents.compaction import Compacted, compact, estimate
+from chargehand.agents.model_messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ReplyCall,
+    ReplyText,
+    SystemPromptPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from chargehand.core.errors import ExhaustedError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
@@ -32,29 +32,29 @@ TEXTS = st.builds(lambda word, times: word * times, st.text("aé\n漢", max_size
 def conversations(draw: st.DrawFn) -> tuple[list[ModelMessage], set[int]]:
     """Return a conversation like those that the loop makes, and the indexes of its pinned messages."""
     messages: list[ModelMessage] = [
-        ModelRequest(parts=[SystemPromptPart("rules", timestamp=NOW)]),
-        ModelRequest(parts=[UserPromptPart("request", timestamp=NOW)]),
+        ModelRequest(parts=[SystemPromptPart("rules")]),
+        ModelRequest(parts=[UserPromptPart("request")]),
     ]
     for turn in range(draw(st.integers(0, 14) | st.integers(9, 14))):
         names = draw(st.lists(st.sampled_from(["read", "bash", "edit", "ask"]), max_size=3))
         # ids of an earlier turn repeat if a provider numbers calls by turn
         calls = [
-            ToolCallPart(name, {"path": draw(st.sampled_from("ab"))}, f"{draw(st.sampled_from([turn, 0]))}-{at}")
+            ReplyCall(name, {"path": draw(st.sampled_from("ab"))}, f"{draw(st.sampled_from([turn, 0]))}-{at}")
             for at, name in enumerate(names)
         ]
-        messages.append(ModelResponse(parts=[TextPart(draw(TEXTS)), *calls], timestamp=NOW))
-        returns = [ToolReturnPart(c.tool_name, draw(TEXTS), c.tool_call_id, timestamp=NOW) for c in calls]
+        messages.append(ModelResponse(parts=[ReplyText(draw(TEXTS)), *calls], timestamp=NOW))
+        returns = [ToolReturnPart(c.tool_name, draw(TEXTS), c.tool_call_id) for c in calls]
         if draw(st.booleans()):
             messages += [ModelRequest(parts=[part]) for part in returns]
         elif returns:
             messages.append(ModelRequest(parts=returns))
         if draw(st.booleans()):
-            messages.append(ModelRequest(parts=[UserPromptPart(draw(TEXTS), timestamp=NOW)]))
+            messages.append(ModelRequest(parts=[UserPromptPart(draw(TEXTS))]))
     return messages, {0, 1, *draw(st.sets(st.integers(0, len(messages) - 1), max_size=3))}
 
 
 def dumped(messages: Sequence[ModelMessage]) -> bytes:
-    return ModelMessagesTypeAdapter.dump_json(list(messages))
+    return msgspec.json.encode(list(messages))
 
 
 def fitted(messages: list[ModelMessage], pins: set[int], limit: int) -> Compacted | None:

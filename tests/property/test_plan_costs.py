@@ -49,7 +49,7 @@ class Costs:
         self.count = 0
 
     def create(self, **more: Any) -> str:
-        found = self.app.find()
+        found = self.app.preparation.find()
         submission = MissionSubmission(
             project=found.project.id,
             request=ASKED,

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from tests.server_kit import API, PASSWORD, Served, environment, record_missions, serving
 
-from chargehand.app.accounts import create_login_code, create_user, owner, revoke_token, set_user_disabled
+from chargehand.identity.accounts import create_login_code, create_user, owner, revoke_token, set_user_disabled
 from chargehand.operations.operation import Operation
 from chargehand.operations.table import OPERATIONS
 from chargehand.policy.access import ACCESS_RULES, ROLES, SCOPES, AccessScope, judge_access

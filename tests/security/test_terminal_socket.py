@@ -20,11 +20,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from chargehand.app.accounts import Caller, owner
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.clock import SystemClock
 from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import MissionFinished
+from chargehand.identity.accounts import Caller, owner
 from chargehand.policy.access import SCOPES
 from chargehand.reports.live_output import OutputWriter
 from chargehand.reports.progress.terminal import TerminalFollower

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from chargehand.app import accounts
-from chargehand.app.accounts import Caller
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.identity import accounts
+from chargehand.identity.accounts import Caller
 from chargehand.policy.access import ROLES, SCOPES
 from chargehand.reports.reading import StateReader
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.unit.older_stores import as_of_version_8, as_of_version_13
 
-from chargehand.app import accounts
-from chargehand.app.sign_in import link_subject, list_subjects, start_sign_in
 from chargehand.app.upkeep import back_up, check_store, restore
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import RefusedError
+from chargehand.identity import accounts
+from chargehand.identity.sign_in import link_subject, list_subjects, start_sign_in
 from chargehand.reports.reading import StateReader
 from chargehand.testing.sign_in import FakeSignInProvider
 

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelMessagesTypeAdapter,
-    ModelRequest,
-    ModelResponse,
-    SystemPromptPart,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
 
 from chargehand.agents.compaction import Compacted, compact, estimate
 from chargehand.agents.conversation import ASK, ConversationEntry, to_messages
+from chargehand.agents.model_messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ReplyCall,
+    ReplyText,
+    SystemPromptPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from chargehand.agents.prompts import person_message
 from chargehand.agents.tool_specs import ToolCall
 from chargehand.core.errors import ExhaustedError
@@ -34,17 +32,17 @@ PINS = {0, 1}
 
 def opening() -> list[ModelMessage]:
     return [
-        ModelRequest(parts=[SystemPromptPart("Work with tools.", timestamp=NOW)]),
-        ModelRequest(parts=[UserPromptPart("The request:\n\nMend the leap year.", timestamp=NOW)]),
+        ModelRequest(parts=[SystemPromptPart("Work with tools.")]),
+        ModelRequest(parts=[UserPromptPart("The request:\n\nMend the leap year.")]),
     ]
 
 
 def turn(number: int, name: str, arguments: dict[str, Any], result: str, *, text: str = "", **more: Any) -> Any:
     call_id = f"call-{number}"
-    said = [TextPart(text)] if text else []
+    said = [ReplyText(text)] if text else []
     return [
-        ModelResponse(parts=[*said, ToolCallPart(name, arguments, call_id)], timestamp=NOW),
-        ModelRequest(parts=[ToolReturnPart(name, result, call_id, timestamp=NOW, **more)]),
+        ModelResponse(parts=[*said, ReplyCall(name, arguments, call_id)], timestamp=NOW),
+        ModelRequest(parts=[ToolReturnPart(name, result, call_id, more)]),
     ]
 
 
@@ -101,7 +99,7 @@ def test_older_twins_of_reads_go_first() -> None:
 def test_a_failed_newer_read_does_not_replace_an_older_result() -> None:
     messages = opening()
     messages += turn(0, "read", {"path": "a.py"}, "x" * 900)
-    messages += turn(1, "read", {"path": "a.py"}, "it is gone", outcome="failed")
+    messages += turn(1, "read", {"path": "a.py"}, "it is gone", failed=True)
     for number in range(2, 12):
         messages += turn(number, "bash", {"command": "make"}, "z" * 900 + "\n[exit code 0]")
     made = compact(messages, limit=total(messages) - 300, pins=PINS)
@@ -128,7 +126,7 @@ def test_old_results_go_but_for_the_last_eight_turns() -> None:
 
 def test_a_cleared_result_names_its_artifact() -> None:
     messages = opening()
-    messages += turn(0, "bash", {"command": "make"}, "é" * 900, metadata={"artifact": "ab12"})
+    messages += turn(0, "bash", {"command": "make"}, "é" * 900, artifact="ab12")
     messages += work(8)[2:]
     made = compact(messages, limit=total(messages) - 300, pins=PINS)
     assert results(made.messages)[0] == "[cleared: 1800 bytes of output of bash, kept as artifact ab12]"
@@ -137,8 +135,8 @@ def test_a_cleared_result_names_its_artifact() -> None:
 def test_results_in_text_are_cleared_for_models_without_tools() -> None:
     messages = opening()
     for number in range(10):
-        messages.append(ModelResponse(parts=[TextPart(f"```tool\n{number}\n```")], timestamp=NOW))
-        messages.append(ModelRequest(parts=[UserPromptPart("x" * 3000, timestamp=NOW)]))
+        messages.append(ModelResponse(parts=[ReplyText(f"```tool\n{number}\n```")], timestamp=NOW))
+        messages.append(ModelRequest(parts=[UserPromptPart("x" * 3000)]))
     made = compact(messages, limit=total(messages) - 1500, pins=PINS)
     assert made.tier == "results"
     assert [len(str(message.parts[0].content)) for message in made.messages[3::2]] == [31] * 2 + [3000] * 8
@@ -150,7 +148,7 @@ def test_a_summary_lists_changed_files_commands_and_errors() -> None:
         0, "bash", {"command": "pytest -q"}, "x" * 3000 + "\nE  boom\n[exit code 1]", text="I test. Then."
     )
     messages += turn(1, "edit", {"path": "date.py", "old": "a" * 3000, "new": "b"}, "changed")
-    messages += turn(2, "edit", {"path": "other.py", "old": "a", "new": "b"}, "no such text", outcome="failed")
+    messages += turn(2, "edit", {"path": "other.py", "old": "a", "new": "b"}, "no such text", failed=True)
     messages += turn(
         3,
         "apply_patch",
@@ -186,8 +184,10 @@ def test_a_summary_of_text_calls_names_files_and_commands() -> None:
     messages = opening()
     for number in range(12):
         call = json.dumps({"name": "edit", "arguments": {"path": f"a{number}.py"}})
-        messages.append(ModelResponse(parts=[TextPart(f"Next.\n```tool\n{call}\n```" + "y" * 900)], timestamp=NOW))
-        messages.append(ModelResponse(parts=[TextPart("")], timestamp=NOW))
+        messages.append(
+            ModelResponse(parts=[ReplyText(f"Next.\n```tool\n{call}\n```" + "y" * 900)], timestamp=NOW)
+        )
+        messages.append(ModelResponse(parts=[ReplyText("")], timestamp=NOW))
     made = compact(messages, limit=2200, pins=PINS)
     assert "- a0.py\n- a1.py" in summary_of(made)
 
@@ -206,7 +206,7 @@ def test_pinned_results_keep_their_calls_in_place() -> None:
     messages = opening()
     messages += turn(0, "ask", {"question": "Which calendar?"}, "The person says: Gregorian. " + "g" * 300)
     messages += work(20)[2:]
-    messages.insert(21, ModelRequest(parts=[UserPromptPart("Message from the person: hurry", timestamp=NOW)]))
+    messages.insert(21, ModelRequest(parts=[UserPromptPart("Message from the person: hurry")]))
     pins = {*PINS, 3, 21}
     made = compact(messages, limit=4500, pins=pins)
     assert made.tier == "summary"
@@ -237,19 +237,14 @@ def test_arguments_in_json_and_as_an_object_are_the_same_call() -> None:
     messages = opening()
     messages += turn(0, "read", {"path": "a.py", "offset": 1}, "x" * 900)
     messages += turn(1, "read", {}, "x" * 900)
-    messages[-2].parts[0].args = '{"offset": 1, "path": "a.py"}'
+    messages[-2].parts[0] = ReplyCall("read", '{"offset": 1, "path": "a.py"}', "call-1")
     assert compact(messages, limit=total(messages) - 100, pins=PINS).tier == "duplicates"
 
 
 def test_compacted_messages_can_be_stored_and_loaded() -> None:
     made = compact(work(30), limit=6000, pins=PINS)
-    stored = ModelMessagesTypeAdapter.dump_json(made.messages)
-    assert ModelMessagesTypeAdapter.validate_json(stored) == made.messages
-
-
-def test_importing_compaction_does_not_load_pydantic_ai() -> None:
-    script = "import sys, chargehand.agents.compaction; sys.exit('pydantic_ai' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    stored = msgspec.json.encode(made.messages)
+    assert msgspec.json.decode(stored, type=list[ModelMessage]) == made.messages
 
 
 @pytest.mark.parametrize("native", [True, False])

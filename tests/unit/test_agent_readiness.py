@@ -164,8 +164,8 @@ def test_a_missing_program_is_accepted_if_a_setup_may_install_it(
 def test_a_missing_program_is_accepted_with_a_container_image(cli: Cli, repo: Path) -> None:
     configure(cli, '[sandbox]\ntier = "container"\ncontainer_image = "mine"\n')
     with App.open(environ=cli.environ, cwd=repo) as app:
-        found = app.configured(None)
-        app.require_ready_agent(found, found.resolved, f"command:{ABSENT}", ())
+        found = app.preparation.configured(None)
+        app.preparation.require_ready_agent(found, found.resolved, f"command:{ABSENT}", ())
 
 
 def test_an_unavailable_tier_is_refused_before_recording(app: App) -> None:

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from tests.terminal_kit import COMMAND, Terminal
 
-from chargehand.app import accounts
 from chargehand.cli.main import chargehand
+from chargehand.identity import accounts
 from chargehand.reports.reading import StateReader
 
 PASSWORD = "correct horse battery"

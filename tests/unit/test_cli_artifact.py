@@ -23,7 +23,7 @@ NASTY = b"red \x1b[31mtext\x1b[0m\x07 and \xff bytes\n"
 @pytest.fixture
 def mission(app: App) -> str:
     request = MissionRequest(text="x", agent="command:true", command=("true",), slug="x")
-    made = MissionCreated(project=app.find().project.id, repository=str(app.cwd), request=request)
+    made = MissionCreated(project=app.preparation.find().project.id, repository=str(app.cwd), request=request)
     app.store.log.append("m-1", made, BaseResolved(base=Base(commit="1" * 40, tree="2" * 40, revision="HEAD")))
     return "m-1"
 

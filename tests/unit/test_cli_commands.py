@@ -74,8 +74,8 @@ class Cli:
     def mission(self, text: str, *, id: str | None = None, checkpoint: bool = False) -> str:
         """Record a refused mission in the log as a worker would."""
         with App.open() as app:
-            project = app.register_project()
-            depot = app.depot(project)
+            project = app.preparation.register_project()
+            depot = app.projects.depot(project)
             base = depot.resolve_base()
             request = MissionRequest(text=text, agent="a", command=("true",), slug="do-it")
             mission = id or f"m-{text}"
@@ -374,7 +374,7 @@ def test_projects(cli: Cli) -> None:
     shown = cli.json("project", "show")
     assert (shown["name"], shown["checks_from"]) == ("repo", "detected")
     with App.open() as app:
-        app.register_project()
+        app.preparation.register_project()
     listed = cli.json("project", "list")["projects"]
     assert [(row["id"], row["missions"]) for row in listed] == [(shown["id"], 0)]
     assert "uncommitted" not in cli("project", "show").stdout
@@ -427,7 +427,7 @@ def test_the_log_as_lines_and_as_text(cli: Cli) -> None:
 
 def test_a_mission_without_its_process_is_shown_as_lost(cli: Cli) -> None:
     with App.open() as app:
-        project = app.project()
+        project = app.projects.find()
         request = MissionRequest(text="x", agent="a", command=("true",), slug="x")
         claimed = MissionClaimed(worker="k-dead", role="command", epoch=1, version="0")
         app.store.log.append(
@@ -487,7 +487,7 @@ def test_gc_of_all_projects_and_of_a_single_project(cli: Cli) -> None:
     mission = cli.mission("first", checkpoint=True)
     gone = make_repository(cli.place / "gone", {"README": ""})
     with App.open() as app:
-        app.register_project(gone)
+        app.preparation.register_project(gone)
     shutil.rmtree(gone)
     report = cli.json("gc", "--dry-run")
     assert report["dry_run"] is True

@@ -75,7 +75,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "agent": "list probe",
         "role": "list show path",
         "team": "list",
-        "model": "list probe show stats invoice",
+        "model": "list add probe show stats invoice",
         "policy": "show test why allow",
         "project": "list show move setup trust untrust log",
         "sandbox": "setup",

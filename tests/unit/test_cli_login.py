@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 from tests.server_kit import Served, environment, record_missions, serving
 
-from chargehand.app.accounts import create_token, owner
 from chargehand.cli.main import chargehand
+from chargehand.identity.accounts import create_token, owner
 
 
 @pytest.fixture(scope="module")

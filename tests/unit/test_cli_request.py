@@ -51,7 +51,9 @@ def test_a_slug_is_always_a_branch_name(text: str) -> None:
     [
         ("Fix the total!", "fix-the-total"),
         ("Überprüfe die Preise", "uberprufe-die-preise"),
-        ("日本語", "mission"),
+        ("Исправь сложение", "isprav-slozhenie"),
+        ("修复", "xiufu"),
+        ("!!!", "mission"),
         ("", "mission"),
         ("a" * 60, "a" * 40),
         ("make the very long request into a name that is short enough", "make-the-very-long-request-into-a-name"),

@@ -52,7 +52,7 @@ class Cli:
         reasons = (Reason(code=code, message="so it is"),) if code else ()
         request = MissionRequest(text="do it", agent=agent, command=("true",), slug="do-it")
         with App.open() as app:
-            owner = project or app.project().id
+            owner = project or app.projects.find().id
             app.store.log.append(
                 mission,
                 MissionCreated(project=owner, repository=str(self.repository), request=request),

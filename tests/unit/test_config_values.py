@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from chargehand.configuration.keys import (
@@ -247,3 +249,18 @@ def test_the_table_has_every_key_of_the_sections() -> None:
     assert find_key("models.a.base_url") is not None
     assert find_key("models.a.command") is None
     assert find_key("limits.nothing") is None
+
+
+@pytest.mark.parametrize("prefix", ["chargehand/", "team/agent/", "bot-", "a.b/c_", "x" * 99 + "/"])
+def test_a_branch_prefix_makes_names_that_git_takes(prefix: str) -> None:
+    name = f"refs/heads/{_value('project.branch_prefix', prefix)}fix-it"
+    assert subprocess.run(["git", "check-ref-format", name], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "chargehand", "/a/", "a//b/", "-a/", ".a/", "a/.b/", "a..b/", "a b/", "a.lock/", "é/", "a;b/"]
+)
+def test_a_prefix_that_git_or_a_shell_would_misread_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigError, match="branch_prefix") as caught:
+        _value("project.branch_prefix", prefix)
+    assert "team/agent/" in caught.value.hint

@@ -22,8 +22,8 @@ class Place(Cli):
     def left_by(self, number: int, *, ended: bool) -> Workspace:
         """Record a mission with a workspace, all of it last used long ago."""
         with App.open() as app:
-            project = app.register_project()
-            depot = app.depot(project)
+            project = app.preparation.register_project()
+            depot = app.projects.depot(project)
             base = depot.resolve_base()
             request = MissionRequest(text="t", agent="a", command=("true",), slug="do-it")
             created = MissionCreated(project=project.id, repository=str(project.path), request=request)

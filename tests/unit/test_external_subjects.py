@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from chargehand.app import accounts
-from chargehand.app.sign_in import link_subject, list_subjects, unlink_subject
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
+from chargehand.identity import accounts
+from chargehand.identity.sign_in import link_subject, list_subjects, unlink_subject
 from chargehand.reports.reading import StateReader
 
 ISSUER = "https://issuer.example"

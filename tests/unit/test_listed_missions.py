@@ -18,7 +18,7 @@ ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
 
 
 def ask(app: App, parent: str | None = None, task: str | None = None) -> str:
-    found, more = app.find(), {} if parent is None else {"parent": parent, "task": task}
+    found, more = app.preparation.find(), {} if parent is None else {"parent": parent, "task": task}
     return create_mission(
         app.store,
         MissionSubmission(

@@ -21,7 +21,7 @@ ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
 
 
 def ask(app: App) -> str:
-    found = app.find()
+    found = app.preparation.find()
     return create_mission(
         app.store,
         MissionSubmission(

@@ -53,7 +53,7 @@ def document(*words: str) -> Any:
 def created(app: App, text: str) -> tuple[MissionCreated, BaseResolved]:
     request = MissionRequest(text=text, agent="command:true", command=("true",), slug="x")
     base = Base(commit="1" * 40, tree="2" * 40, revision="HEAD", branch="main")
-    project = app.find().project
+    project = app.preparation.find().project
     return MissionCreated(project=project.id, repository=str(project.path), request=request), BaseResolved(
         base=base
     )

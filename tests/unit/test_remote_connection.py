@@ -17,11 +17,11 @@ import pytest
 from tests.server_kit import API, Served, environment, record_missions, serving
 
 from chargehand import __version__
-from chargehand.app.accounts import create_token, owner
 from chargehand.cli.main import chargehand
 from chargehand.cli.remote.connection import FeedSignal, ServerConnection, check_url
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, RefusedError, UsageError
+from chargehand.identity.accounts import create_token, owner
 from chargehand.operations.commands import known_operations
 from chargehand.store.idempotency import IdempotencyKeys
 from chargehand.store.store import open_store

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.server_kit import API, Served, environment, record_missions, serving
 
-from chargehand.app.accounts import owner, remove_user
+from chargehand.identity.accounts import owner, remove_user
 
 OWN = f"{API}/missions/m-00000/review/decisions"
 ALL = f"{API}/missions/m-00000/reviews"

@@ -40,8 +40,8 @@ def assigned(app: App, roles: str, asked: RunRequest, task: Task, model: str | N
     file = Path(app.environ["HOME"]) / ".config/chargehand/config.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(MODELS + AGENTS + roles)
-    found = app.configured(None, revision=None, directory=None, options=asked.configuration())
-    catalogue = app.roles(found)
+    found = app.preparation.configured(None, revision=None, directory=None, options=asked.configuration())
+    catalogue = app.preparation.roles(found)
     assignment = assign_role(found.resolved, asked, catalogue, environ=app.environ, keys=app.credentials)
     whole = build_request(
         asked,
@@ -49,11 +49,11 @@ def assigned(app: App, roles: str, asked: RunRequest, task: Task, model: str | N
         text="do it",
         assignment=assignment,
         artifacts=app.store.artifacts,
-        places=app.places(found, found.resolved),
+        places=app.preparation.places(found, found.resolved),
         check_files=(),
     )
     assert whole.role == (asked.role or DEVELOPER)
-    return app.task_assigner(found, found.resolved)(whole, task, model)
+    return app.preparation.task_assigner(found, found.resolved)(whole, task, model)
 
 
 X = RunRequest(agent="native", model="x")
@@ -107,9 +107,9 @@ def test_the_planner_uses_the_model_of_the_mission_if_its_agent_has_no_model(app
     assigned(app, roles, RunRequest(agent="native"), PLANNER)
     text = file.read_text().replace(AGENTS, bare)
     file.write_text(text)
-    found = app.configured(None, revision=None, directory=None, options={})
+    found = app.preparation.configured(None, revision=None, directory=None, options={})
     whole = MissionRequest(text="t", agent="native", command=(), slug="t", model="z", role=DEVELOPER)
-    assert app.task_assigner(found, found.resolved)(whole, PLANNER, None).model == "z"
+    assert app.preparation.task_assigner(found, found.resolved)(whole, PLANNER, None).model == "z"
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,11 @@ def test_a_setting_is_named_once_as_the_source_of_agent_and_model(
     app: App, chosen: tuple[ChoiceReason, ...], why: str
 ) -> None:
     assigned(app, '[roles.default]\nmodel = "d"\n', RunRequest(agent="plain"), PLANNER)
-    found = app.configured(None, revision=None, directory=None, options={})
+    found = app.preparation.configured(None, revision=None, directory=None, options={})
     whole = MissionRequest(text="t", agent="cli:claude", command=(), slug="t", role="other", why="as before")
-    prepared = app.task_assigner(found, found.resolved).assign(whole, role("tester"), TaskWish(chosen=chosen))
+    prepared = app.preparation.task_assigner(found, found.resolved).assign(
+        whole, role("tester"), TaskWish(chosen=chosen)
+    )
     assert prepared.request.why == why
     assert (prepared.request.model, render_reasons(prepared.chosen)) == ("d", why)
 

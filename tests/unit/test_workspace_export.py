@@ -14,7 +14,7 @@ from chargehand.core.errors import RepositoryError
 from chargehand.core.records import Export
 from chargehand.workspace.checkout import fast_forward
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.export import export_branch
+from chargehand.workspace.export import check_prefix, export_branch
 
 BRANCH = "chargehand/work"
 
@@ -202,3 +202,15 @@ def test_a_journal_does_not_make_local_changes_fair_game(work: Work) -> None:
     assert work.apply().state == "blocked"
     assert (work.repository / "README.md").read_text() == "mine\n"
     assert (work.repository / "added").read_text() == "mine too\n"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "taken"), [("chargehand/", "chargehand"), ("team/bot/", "team"), ("team/bot-", "team")]
+)
+def test_a_branch_in_the_way_of_a_prefix_is_found(work: Work, prefix: str, taken: str) -> None:
+    check_prefix(work.depot, prefix)
+    git(work.repository, "branch", taken)
+    with pytest.raises(RepositoryError, match=f"a branch '{taken}' exists") as caught:
+        check_prefix(work.depot, prefix)
+    assert caught.value.code == "branch_in_the_way"
+    check_prefix(work.depot, "other/")

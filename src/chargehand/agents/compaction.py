@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.agents._transcript import (
     SUMMARY_LEVELS,
@@ -26,12 +26,10 @@ from chargehand.agents._transcript import (
     summary,
     with_text,
 )
+from chargehand.agents.model_messages import ModelMessage
 from chargehand.core.errors import ExhaustedError
 
-if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage
-
-    Messages: TypeAlias = Sequence[ModelMessage]
+Messages: TypeAlias = Sequence[ModelMessage]
 
 Tier = Literal["none", "duplicates", "results", "summary", "last_turn"]
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
+from chargehand.agents.model_messages import (
+    BinaryContent,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ReplyText,
+    RequestPart,
+    SystemPromptPart,
+    ToolReturnPart,
+    UserPromptPart,
+    read_response,
+)
 from chargehand.agents.text_protocol import render_result
 from chargehand.agents.tool_specs import ToolCall
-
-if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse
 
 FINISH, ASK = "finish", "ask"
 _SKIPPED = "not done: finish came before it"
@@ -59,36 +68,32 @@ class ConversationEntry(Struct, frozen=True, kw_only=True):
             parts.append(part)
         return self.message | {"parts": parts}
 
-    def request_part(self, reply: int, native: bool, picture: bytes | str | None) -> ModelRequestPart:
+    def request_part(self, reply: int, native: bool, picture: bytes | str | None) -> RequestPart:
         """Return a user's text, or the result of a call of reply number `reply`, with its picture, if any."""
-        from pydantic_ai.messages import BinaryContent, ToolReturnPart, UserPromptPart
-
         text = f"{self.text}\n{picture}" if isinstance(picture, str) else self.text
         if self.call is None:
             return UserPromptPart(text)
         shown: list[str | BinaryContent] = []
         if isinstance(picture, bytes):
             assert self.image is not None
-            shown = [BinaryContent(picture, media_type=self.image)]
+            shown = [BinaryContent(picture, self.image)]
         if native and not self.call.written:
             about = {"artifact": self.artifact, "failed": self.failed}
             content = [text, *shown] if shown else text
-            return ToolReturnPart(self.call.name, content, _call_id(reply, self.call.index), metadata=about)
+            return ToolReturnPart(self.call.name, content, _call_id(reply, self.call.index), about)
         # A model without tools knows no results: they are sent to it as the user's text.
         rendered = render_result(self.call.name, text)
         return UserPromptPart([rendered, *shown] if shown else rendered)
 
     def reply_as_text(self) -> ModelResponse:
         """Return the reply with its calls as text, for a model without tools."""
-        from pydantic_ai.messages import ModelResponse, TextPart
-
         blocks = [
             "```tool\n" + json.dumps({"name": call.name, "arguments": call.arguments}) + "\n```"
             for call in self.calls
             if not call.written
         ]
         # Never empty: some providers refuse an empty message.
-        return ModelResponse(parts=[TextPart("\n".join([self.text, *blocks]).strip() or "(nothing)")])
+        return ModelResponse(parts=[ReplyText("\n".join([self.text, *blocks]).strip() or "(nothing)")])
 
 
 def missing_results(reply: ConversationEntry, results: Sequence[ConversationEntry]) -> list[ConversationEntry]:
@@ -107,19 +112,17 @@ def missing_results(reply: ConversationEntry, results: Sequence[ConversationEntr
 def to_messages(
     system: str, entries: Sequence[ConversationEntry], *, native: bool, picture: ReadPicture | None = None
 ) -> tuple[list[ModelMessage], set[int]]:
-    """Return the conversation as pydantic-ai messages, and the indexes of the pinned ones.
+    """Return the conversation as messages for a model, and the indexes of the pinned ones.
 
     With `native` false, for a model without tools, calls and results are text. `picture` is `None` for a model
     without pictures, and a text says so; otherwise the last few are shown.
     """
-    from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelRequest, SystemPromptPart
-
     # Only the last few: every picture is sent again with every request.
     pictured = [entry for entry in entries if entry.image is not None and entry.artifact is not None]
     visible = {id(entry) for entry in pictured[-_MOST_PICTURES:]}
     messages: list[ModelMessage] = [ModelRequest(parts=[SystemPromptPart(system)])]
     pins = {0}
-    parts: list[ModelRequestPart] = []
+    parts: list[RequestPart] = []
     replies = 0
 
     def end_request() -> None:
@@ -132,7 +135,7 @@ def to_messages(
             end_request()
             replies += 1
             if native and not any(call.written for call in entry.calls):
-                messages.extend(ModelMessagesTypeAdapter.validate_python([entry.message_with_own_ids(replies)]))
+                messages.append(read_response(entry.message_with_own_ids(replies)))
             else:
                 messages.append(entry.reply_as_text())
             continue

@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
+from chargehand.agents.model_messages import ModelResponse, ReplyCall, ReplyPart, ReplyText, read_response
 from chargehand.agents.text_protocol import ParsedReply, parse, unique_keys
 from chargehand.agents.tool_specs import SPECS, ToolCall
 from chargehand.core.events import encode_json
-
-if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelResponse, ModelResponsePart
 
 OPENING = "opening"
 RecordedKind = Literal["opening", "reply", "call", "restore"]
@@ -96,27 +95,19 @@ def without_lone_surrogates(value: Any) -> Any:
 
 def dump_reply(response: ModelResponse) -> dict[str, Any]:
     """Return a model's reply as JSON for the log."""
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
-
-    message: dict[str, Any] = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
-    # Named one by one: fields that the library adds later must not change the content of a log.
-    keys = ("parts", "usage", "model_name", "timestamp", "kind", "finish_reason")
-    return {key: without_lone_surrogates(message[key]) for key in keys}
+    message: dict[str, Any] = without_lone_surrogates(msgspec.to_builtins(response))
+    return message
 
 
 def require_recordable(response: ModelResponse) -> None:
     """Raise (`ValueError`, `TypeError`, `OverflowError`) unless the log can store a reply and read it again."""
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
-
     message = dump_reply(response)
     encode_json(message)
-    ModelMessagesTypeAdapter.validate_python([message])
+    read_response(message)
 
 
 def edited_reply(text: str, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a person's edit in the form of a model's reply: `text`, and calls as `{"name", "arguments"}`."""
-    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
-
-    calls = [ToolCallPart(tool["name"], tool.get("arguments", {})) for tool in tools]
-    parts: list[ModelResponsePart] = [*([TextPart(text)] if text else []), *calls]
+    calls = [ReplyCall(tool["name"], tool.get("arguments", {})) for tool in tools]
+    parts: list[ReplyPart] = [*([ReplyText(text)] if text else []), *calls]
     return dump_reply(ModelResponse(parts=parts, model_name="edited"))

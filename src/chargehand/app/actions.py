@@ -204,7 +204,7 @@ class Actions:
         if request.mission is not None:
             mission = app.find_mission(request.mission)
             return self.begin("exec", arguments, mission=mission, limit=request.time, detached=True)
-        found = app.register_project(request.repo)
+        found = app.preparation.register_project(request.repo)
         arguments |= {"repository": str(found.path), "base": request.base, "sandbox": request.sandbox}
         return self.begin("exec", arguments, project=found.id, limit=request.time, detached=True)
 

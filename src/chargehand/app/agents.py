@@ -82,7 +82,7 @@ class AgentProbes(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_agents(app: App, repo: Path | None) -> AgentList:
     """Return the agents available in a repository, or outside any repository, and those installed on PATH."""
-    resolved = app.configuration_here(repo)
+    resolved = app.preparation.configuration_here(repo)
     entries = []
     for name in _agent_names(resolved):
         agent = named_agent(resolved.config, name)
@@ -139,7 +139,7 @@ async def probe_agents(
     `asking` is called with a text before each step that takes a while. Raises `NotFoundError`, `ConfigError` for a
     bad name.
     """
-    resolved = app.configuration_here(repo)
+    resolved = app.preparation.configuration_here(repo)
     probes = []
     for each in [name] if name else _agent_names(resolved):
         agent = named_agent(resolved.config, each)
@@ -188,7 +188,7 @@ async def _probe_in_sandbox(
 ) -> tuple[bool, str]:
     """Return whether an agent's program starts inside a sandbox, with its version."""
     program = agent.command[0] if agent.command else SPECS[agent.cli].program if agent.cli else ""
-    toolchain = app.toolchain(resolved)
+    toolchain = app.preparation.toolchain(resolved)
     if toolchain.find(program) is None:
         return _probe_program(app, resolved, replace(agent, command=(program,)))
     asking(f"starting {program} …")
@@ -206,7 +206,7 @@ def _probe_program(app: App, resolved: ResolvedConfig, agent: AgentConfig) -> tu
     program = agent.command[0]
     if "/" in program and not program.startswith("/"):
         return True, f"{program} is looked up in the repository"
-    place = app.toolchain(resolved).find(program)
+    place = app.preparation.toolchain(resolved).find(program)
     if place is None:
         hint = "; add its directory to sandbox.toolchain" if shutil.which(program) else ""
         return False, f"{program!r} is not found inside the sandbox{hint}"
@@ -255,10 +255,10 @@ class RolePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _roles_here(app: App, repo: Path | None) -> tuple[RoleCatalogue, ResolvedConfig]:
-    if app.current_project(repo) is None:
-        return app.roles(), app.user_configuration()
-    found = app.configured(repo, only_reads=True)
-    return app.roles(found), found.resolved
+    if app.projects.current(repo) is None:
+        return app.preparation.roles(), app.user_configuration()
+    found = app.preparation.configured(repo, only_reads=True)
+    return app.preparation.roles(found), found.resolved
 
 
 def list_roles(app: App, repo: Path | None) -> RoleList:

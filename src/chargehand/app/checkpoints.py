@@ -158,7 +158,7 @@ def mission_difference(reader: StateReader, name: str, *, checkpoint: str | None
     state = reader.mission_state(name)
     old = base_tree(state)
     new = result_tree(state) if checkpoint is None else find_checkpoint(state, checkpoint).tree
-    return TreeDifference(mission=state.id, depot=reader.mission_depot(state), old=old, new=new)
+    return TreeDifference(mission=state.id, depot=reader.projects.mission_depot(state), old=old, new=new)
 
 
 def checkpoint_difference(
@@ -177,7 +177,7 @@ def checkpoint_difference(
         )
     trees = [named_tree(state, name.rpartition(":")[2]) for state, name in zip(states, (old, new), strict=True)]
     first, second = reversed(trees) if inverse else trees
-    depot = reader.mission_depot(states[1])
+    depot = reader.projects.mission_depot(states[1])
     return TreeDifference(mission=states[1].id, depot=depot, old=first, new=second)
 
 
@@ -187,7 +187,7 @@ def compare_file(reader: StateReader, name: str, path: str, *, old: str, new: st
     Raises `NotFoundError` if neither has it.
     """
     state = reader.mission_state(name)
-    depot = reader.mission_depot(state)
+    depot = reader.projects.mission_depot(state)
     trees = named_tree(state, old), named_tree(state, new)
     entries = [depot.lookup(tree, path) for tree in trees]
     if not any(entries):
@@ -208,7 +208,7 @@ def show_checkpoint(reader: StateReader, checkpoint: str, *, mission: str) -> Ch
     """Return one checkpoint and its tree's difference from the base."""
     state = reader.mission_state(mission)
     point = find_checkpoint(state, checkpoint)
-    files = reader.mission_depot(state).numstat(base_tree(state), point.tree)
+    files = reader.projects.mission_depot(state).numstat(base_tree(state), point.tree)
     return CheckpointDocument(mission=state.id, checkpoint=point, files=files)
 
 
@@ -229,7 +229,7 @@ async def plan_restore(app: App, request: RestoreRequest) -> PlannedRestore:
     name = BASE if request.checkpoint == BASE else find_checkpoint(state, request.checkpoint).commit
     # `None` means everything; an empty list would mean nothing.
     chosen = drops if request.files or request.hunks or request.smart else None
-    depot = await asyncio.to_thread(app.mission_depot, state)
+    depot = await asyncio.to_thread(app.projects.mission_depot, state)
     plan = await asyncio.to_thread(plan_rollback, depot, state.checkpoints[-1].tree, target, drops=chosen)
     return PlannedRestore(mission=state.id, target=name, plan=plan)
 
@@ -239,7 +239,7 @@ def plan_undo(reader: StateReader, mission: str) -> PlannedRestore:
     state = _state_with_checkpoints(reader, mission)
     before = state.checkpoints[-2] if len(state.checkpoints) > 1 else None
     target = before.tree if before else base_tree(state)
-    plan = plan_rollback(reader.mission_depot(state), state.checkpoints[-1].tree, target)
+    plan = plan_rollback(reader.projects.mission_depot(state), state.checkpoints[-1].tree, target)
     return PlannedRestore(mission=state.id, target=before.commit if before else BASE, plan=plan)
 
 
@@ -267,7 +267,7 @@ def preview_roll_back(
     """
     state = reader.mission_state(name)
     if task is not None:
-        depot = reader.mission_depot(state)
+        depot = reader.projects.mission_depot(state)
         back = plan_task_rollback(reader.store, depot, state, task, with_dependents=with_dependents)
         return _rollback_preview(depot, state, back.tree, back.tasks)
     check_whole(state)
@@ -277,7 +277,7 @@ def preview_roll_back(
     before = state.promoted_on.tree
     if state.tree == before:
         raise already_rolled_back_error(state)
-    return _rollback_preview(reader.mission_depot(state), state, before)
+    return _rollback_preview(reader.projects.mission_depot(state), state, before)
 
 
 def _rollback_preview(

@@ -4,65 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from chargehand import __version__
+from chargehand.app.preparation import Preparation
+from chargehand.app.sandboxes import Sandboxes
 from chargehand.app.selection.agents import requested_agent
-from chargehand.app.selection.directories import named_directory, standing_directory
-from chargehand.app.selection.readiness import StartPlace, require_ready
-from chargehand.app.selection.roles import RoleCatalogue
-from chargehand.app.selection.tasks import PlanCheck, TaskAssigner
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
-from chargehand.app.wiring.policy_files import load_rules
-from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, Session, WorkPlaces
+from chargehand.app.wiring.session import ProjectBase, Session
 from chargehand.app.wiring.tiers import (
     OpenTiers,
     SessionSnippets,
     choose_driver,
-    require_tier,
-    settle_tier,
-    try_tier,
-    with_tier,
 )
-from chargehand.checks.detection import detect_checks, detect_setups, find_project
-from chargehand.configuration.locations import load_user_file, user_config_path
 from chargehand.configuration.records import (
     OptionValue,
     ResolvedConfig,
     content_digest,
 )
-from chargehand.configuration.resolve import REGISTRIES, allow_registries, resolve
 from chargehand.core.clock import Clock
-from chargehand.core.config import Config, SandboxConfig
+from chargehand.core.config import Config
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.ports import DriverName
-from chargehand.core.records import Base, TierChoice, TierName
-from chargehand.core.state import MissionState
+from chargehand.core.records import TierChoice
 from chargehand.decisions.decider import Decider
 from chargehand.durable.orders import give_order, taking_orders
 from chargehand.durable.workers import Membership, Role
 from chargehand.missions.control import Controls
 from chargehand.missions.missions import Missions
-from chargehand.missions.services import DepotReader, Services, Tier, available_cores, system_errors
+from chargehand.missions.services import Services, Tier, available_cores, system_errors
 from chargehand.missions.steering import Steering
-from chargehand.policy.rules import Rules
-from chargehand.reports.reading import StateReader, mission_project, working_directory
-from chargehand.sandbox.probe import ProbeReport
-from chargehand.sandbox.tiers import MACHINES
-from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
-from chargehand.sandbox.toolchain import Toolchain, discover
-from chargehand.sandbox.vm_kernel import VmKernel
-from chargehand.store.projects import ProjectRow
-from chargehand.workspace.depot import Depot
-from chargehand.workspace.repository import find_repository
+from chargehand.reports.reading import StateReader, working_directory
+from chargehand.sandbox.toolchain import Toolchain
 
 # How long an order is retried while a worker holds a mission, and the error codes that mean this.
 _RETRY_SECONDS = 10.0
@@ -73,7 +53,8 @@ class App(StateReader):
     """Chargehand for one state directory: reads it, and builds everything that changes it.
 
     `role` is the role of this process among the workers: a `command` ends with the missions that a person named.
-    `decider` has the chooser of all agents and models, by default the fixed rules.
+    `decider` has the chooser of all agents and models, by default the fixed rules. Commands use `preparation` and
+    `sandboxes` before they change anything.
     """
 
     def __init__(
@@ -96,6 +77,8 @@ class App(StateReader):
         self._member: Membership | None = None
         self._taking_orders = 0
         self._tiers = OpenTiers()
+        self.preparation = Preparation(self, self.decider)
+        self.sandboxes = Sandboxes(self, self.preparation)
 
     @classmethod
     @contextlib.contextmanager
@@ -168,7 +151,7 @@ class App(StateReader):
             look=self.acting_reader,
             worker=self.member.id,
             identity=self.identity(),
-            open_depot=self.mission_depot,
+            open_depot=self.projects.mission_depot,
             clock=self.clock,
         )
 
@@ -187,171 +170,6 @@ class App(StateReader):
             self._taking_orders -= 1
             if not self._taking_orders:
                 await self._tiers.close()
-
-    def register_project(self, repository: Path | None = None) -> ProjectRow:
-        """Return the project of a repository (the working directory's by default); register a new one."""
-        found = find_repository(self.cwd / repository if repository else self.cwd)
-        return self.registry.find(found, register=True)
-
-    def find(
-        self,
-        repository: Path | None = None,
-        *,
-        revision: str | None = None,
-        directory: str | None = None,
-        only_reads: bool = False,
-        recorded: bool = False,
-        mission: MissionState | None = None,
-    ) -> ProjectBase:
-        """Return the project of a repository, or of a `mission`, with its depot and a base; raise their errors.
-
-        `directory` is where work starts, as given by `--dir`; by default the current directory. With `only_reads`
-        neither a project nor a depot is created, so that it works on a full disk. `recorded`: see `resolve_base`.
-        """
-        with system_errors():
-            at = self.cwd / repository if repository else self.cwd
-            if mission is None:
-                place = find_repository(at)
-                project = self.registry.find(place, register=not only_reads)
-            else:
-                place = self.mission_repository(mission)
-                at, project = place.path, mission_project(mission, place)
-            open_depot = Depot.view if only_reads else Depot.open
-            depot = open_depot(self.home / "projects" / project.id, repository=place, room=self.room)
-            base = depot.resolve_base(revision, recorded=recorded)
-            if directory is None:
-                start = standing_directory(place, at)
-            else:
-                start = named_directory(depot, base, directory, at=place.path if repository else self.cwd)
-            return ProjectBase(project=project, depot=depot, base=base, start=start)
-
-    def places(self, found: ProjectBase, resolved: ResolvedConfig) -> WorkPlaces:
-        """Return the directories where a mission's agent and checks start."""
-        directory = find_project(DepotReader(found.depot), found.base.tree, found.start)
-        checks = directory if resolved.commands_from is None else resolved.commands_from
-        # The deeper one: an uncommitted configuration makes its directory a project as well.
-        return WorkPlaces(agent=max(directory, checks, key=len), checks=checks)
-
-    def configuration(
-        self, found: ProjectBase, *, options: Mapping[str, OptionValue] | None = None, head: bool = True
-    ) -> ResolvedConfig:
-        """Return the configuration in force for a project at a base.
-
-        `head` says that the base is checked out, so that an uncommitted `chargehand.toml` counts.
-        """
-        project = found.project
-        trust = self.store.trust
-        resolved = resolve(
-            user=load_user_file(user_config_path(self.environ)),
-            environ=self.environ,
-            options=options,
-            repository=found.repository_file(head=head),
-            is_trusted=lambda digest: trust.is_trusted(project.id, digest),
-            machine=self.profile.said(),
-        )
-        return allow_registries(resolved) if trust.is_trusted(project.id, REGISTRIES) else resolved
-
-    def configured(
-        self,
-        repository: Path | None,
-        *,
-        revision: str | None = None,
-        directory: str | None = None,
-        options: Mapping[str, OptionValue] | None = None,
-        only_reads: bool = False,
-    ) -> ConfiguredBase:
-        """Return a repository's base, as `find` does, with the configuration in force for it."""
-        found = self.find(repository, revision=revision, directory=directory, only_reads=only_reads)
-        resolved = self.configuration(found, options=options, head=revision is None)
-        return ConfiguredBase(
-            project=found.project, depot=found.depot, base=found.base, start=found.start, resolved=resolved
-        )
-
-    def configuration_here(self, repository: Path | None) -> ResolvedConfig:
-        """Return the configuration in force in a repository, or the user's own outside any repository."""
-        if self.current_project(repository) is None:
-            return self.user_configuration()
-        return self.configured(repository, only_reads=True).resolved
-
-    def detected(self, depot: Depot, base: Base, directory: str) -> DetectedChecks:
-        """Return the checks and the setup that the files of a base suggest for a directory."""
-        reader = DepotReader(depot)
-        found = detect_checks(reader, base.tree, directory)
-        setups = detect_setups(reader, base.tree, directory)
-        return DetectedChecks(checks=found.commands, why=found.why, setup=next(iter(setups), None))
-
-    def require_ready_agent(
-        self, found: ProjectBase, resolved: ResolvedConfig, name: str, models: tuple[str, ...]
-    ) -> None:
-        """Return if an agent with these models can start on a base; raise as `require_ready` does."""
-        places = self.places(found, resolved)
-        setup = resolved.config.project.setup
-        place = StartPlace(
-            depot=found.depot,
-            tree=found.base.tree,
-            directory=places.agent,
-            toolchain=lambda: self.toolchain(resolved),
-            setup_expected=lambda: bool(setup or self.detected(found.depot, found.base, places.checks).setup),
-        )
-        require_ready(resolved.config, name, models, place=place, keys=self.credentials, environ=self.environ)
-
-    def require_recorded_agent(self, state: MissionState, model: str | None = None) -> None:
-        """Return if a mission's recorded agent can start, by default with its recorded model.
-
-        Raises as `require_ready` does, and if its repository is gone.
-        """
-        request = state.request
-        config = state.config
-        if request is None or config is None or state.base is None:  # a damaged log: its reader reports that
-            return
-        found = replace(self.find(revision=state.base.commit, mission=state), start=request.directory)
-        first = model or request.model
-        models = (*((first,) if first else ()), *request.fallback)
-        self.require_ready_agent(found, ResolvedConfig(config=config, origins={}), request.agent, models)
-
-    def rules(self, depot: Depot | None = None, base: Base | None = None) -> Rules:
-        """Return the rules in force, of a base or outside any repository; raise `ConfigError` if invalid."""
-        rules = load_rules(self.environ, depot, base.tree if base is not None else None)
-        if len(rules.sources) > 1:  # the shipped rules are valid, and parsed at first use
-            rules.check()
-        return rules
-
-    def roles(self, found: ProjectBase | None = None) -> RoleCatalogue:
-        """Return the roles of a project at a base, or those outside any repository; files are read at use."""
-        if found is None:
-            return RoleCatalogue(self.environ)
-        is_trusted = functools.partial(self.store.trust.is_trusted, found.project.id)
-        return RoleCatalogue(self.environ, depot=found.depot, tree=found.base.tree, is_trusted=is_trusted)
-
-    def toolchain(self, resolved: ResolvedConfig | None = None) -> Toolchain:
-        """Return the host programs that sandboxes may use."""
-        wanted = resolved.config.sandbox if resolved else SandboxConfig()
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return discover(
-            search=self.environ.get("PATH", os.defpath),
-            extra=wanted.toolchain,
-            packages=wanted.host_packages,
-            cache=self.home / "toolchain.json",
-            environ=self.environ,
-        )
-
-    def set_up_machines(self, packages: Sequence[Path] = ()) -> VmKernel:
-        """Install the kernel of virtual machines in the state directory; see `set_up_kernel`."""
-        from chargehand.sandbox.vm_kernel import set_up_kernel
-
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return set_up_kernel(self.home / MACHINES, packages=packages, environ=self.environ)
-
-    async def probe(self, tier: TierName = "process") -> ProbeReport:
-        """Probe what sandboxes of a tier can offer on this machine, by real tries."""
-        config = replace(self.user_configuration().config.sandbox, tier=tier)
-        return await try_tier(config, self.toolchain(), home=self.home, environ=self.environ)
-
-    async def tools(self, driver: DriverName) -> tuple[ToolVersion, ...]:
-        """Start every known program of the toolchain inside a sandbox."""
-        return await read_tool_versions(
-            self.toolchain(self.user_configuration()), scratch=self.home, driver=driver
-        )
 
     @contextlib.asynccontextmanager
     async def session(
@@ -373,15 +191,15 @@ class App(StateReader):
         """
         with system_errors():
             if found is None:
-                found = await asyncio.to_thread(self.find, repository, revision=revision)
+                found = await asyncio.to_thread(self.preparation.find, repository, revision=revision)
             if config is not None:
                 # Trust refers to the repository's file as recorded with the base, not to the current file.
                 own = found.repository_file(head=False)
                 resolved = ResolvedConfig(config=config, origins={}, digest=own.digest if own else "")
             else:
-                resolved = self.configuration(found, options=options, head=revision is None)
-            places = await asyncio.to_thread(self.places, found, resolved)
-            resolved, choice, toolchain = await self._settle_tier(found, resolved, choice)
+                resolved = self.preparation.configuration(found, options=options, head=revision is None)
+            places = await asyncio.to_thread(self.preparation.places, found, resolved)
+            resolved, choice, toolchain = await self.sandboxes.settle(found, resolved, choice)
             # The launcher keeps this worker alive for the others until its last sandbox is gone.
             opening = self._tiers.use(
                 resolved.config.sandbox,
@@ -403,7 +221,7 @@ class App(StateReader):
                 services = replace(
                     services,
                     watch=watch,
-                    rules=await asyncio.to_thread(self.rules, found.depot, found.base),
+                    rules=await asyncio.to_thread(self.preparation.rules, found.depot, found.base),
                     choice=choice,
                     is_trusted=self._command_trust(found, resolved, head=revision is None),
                     open_snippets=snippets,
@@ -415,31 +233,6 @@ class App(StateReader):
                     project=found.project, depot=found.depot, base=found.base, start=found.start, places=places,
                     resolved=resolved, missions=missions, driver=driver, choice=choice,
                 )  # fmt: skip
-
-    async def _settle_tier(
-        self, found: ProjectBase, resolved: ResolvedConfig, choice: TierChoice | None
-    ) -> tuple[ResolvedConfig, TierChoice, Toolchain]:
-        """Return the configuration with the chosen tier, the choice, and the toolchain."""
-        require_tier(resolved.config.sandbox.tier)
-        toolchain = await asyncio.to_thread(self.toolchain, resolved)
-        trusted = self.store.trust.is_trusted(found.project.id, resolved.trusted_by)
-        choice = choice or await settle_tier(
-            resolved, trusted=trusted, home=self.home, toolchain=toolchain, environ=self.environ
-        )
-        return with_tier(resolved, choice), choice, toolchain
-
-    async def prove_tier(self, found: ProjectBase, resolved: ResolvedConfig) -> None:
-        """Return if the tier that a mission would use works here; probe it unless an earlier probe decided it.
-
-        Raises `TierUnavailableError`. Workers that share a database may be elsewhere: then nothing is tried.
-        """
-        if self.engine.url is not None:
-            return
-        settled, _, toolchain = await self._settle_tier(found, resolved, None)
-        config = settled.config
-        await choose_driver(
-            self.home, toolchain, strategy=config.project.strategy, config=config.sandbox, environ=self.environ
-        )
 
     def _command_trust(self, found: ProjectBase, resolved: ResolvedConfig, *, head: bool) -> Callable[[str], bool]:
         """Return a function that says whether a person wrote a command, or trusts the repository it comes from."""
@@ -497,27 +290,9 @@ class App(StateReader):
             checks_at_once=self.engine.checks_at_once or available_cores(),
             user=self.user,
             decider=self.decider,
-            prepare_task=self.task_assigner(found, resolved).assign,
-            check_plan=self.plan_check(found, resolved),
+            prepare_task=self.preparation.task_assigner(found, resolved).assign,
+            check_plan=self.preparation.plan_check(found, resolved),
             stop_mission=self._stop_mission,
-        )
-
-    def task_assigner(self, found: ProjectBase, resolved: ResolvedConfig) -> TaskAssigner:
-        """Return the assigner for tasks of a plan on a base."""
-        return TaskAssigner(
-            resolved=resolved,
-            roles=self.roles(found),
-            environ=self.environ,
-            keys=self.credentials,
-            artifacts=self.store.artifacts,
-            decider=self.decider,
-        )
-
-    def plan_check(self, found: ProjectBase, resolved: ResolvedConfig) -> PlanCheck:
-        """Return the check whether an agent can do each task of a plan on a base."""
-        return PlanCheck(
-            assigner=self.task_assigner(found, resolved),
-            require_ready=lambda agent, models: self.require_ready_agent(found, resolved, agent, models),
         )
 
     def _stop_mission(self, mission: str, why: str) -> None:
@@ -541,7 +316,7 @@ class App(StateReader):
         revision = state.base.commit if state.base else None
         # The environment layer and the checks' results depend on the tier: a mission keeps its tier.
         config, choice = (state.config, state.tier) if recorded else (None, None)
-        at = await asyncio.to_thread(self.find, revision=revision, recorded=True, mission=state)
+        at = await asyncio.to_thread(self.preparation.find, revision=revision, recorded=True, mission=state)
         # The directory that was requested, wherever the person is now.
         at = replace(at, start=state.request.directory if state.request else "")
         seen = watch or ignore_event

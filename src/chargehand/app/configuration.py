@@ -114,7 +114,7 @@ class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
 
 def show_configuration(app: App, repo: Path | None, *, with_origins: bool) -> ConfigurationView:
     """Return every key with its value in force. Raises `ConfigError` for any error in any source."""
-    resolved = app.configuration_here(repo)
+    resolved = app.preparation.configuration_here(repo)
     values: dict[str, Any] = {}
     for dotted in resolved.origins:
         owner: object = resolved.config
@@ -365,9 +365,9 @@ class RuleOverride(msgspec.Struct, frozen=True, kw_only=True):
 
 def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str | None] | None]:
     """Return the rules of a repository at its HEAD and a reader of its scripts, or those outside any."""
-    if app.current_project(repo) is None:
-        return app.rules(), None
-    found = app.find(repo, only_reads=True)
+    if app.projects.current(repo) is None:
+        return app.preparation.rules(), None
+    found = app.preparation.find(repo, only_reads=True)
 
     # A script is named by its path in a sandbox; links are not followed.
     def read(path: str) -> str | None:
@@ -381,7 +381,7 @@ def _rules_here(app: App, repo: Path | None) -> tuple[Rules, Callable[[str], str
         fits = len(content) <= LARGEST_SCRIPT and b"\0" not in content
         return content.decode("utf-8", "surrogateescape") if fits else None
 
-    return app.rules(found.depot, found.base), read
+    return app.preparation.rules(found.depot, found.base), read
 
 
 def list_rules(app: App, repo: Path | None) -> RuleList:

@@ -240,7 +240,7 @@ class _Demo:
 
     def _show_change(self, state: MissionState) -> None:
         self._command(f"chargehand mission diff {state.id}")
-        patch = self.app.mission_depot(state).patch(base_tree(state), result_tree(state))
+        patch = self.app.projects.mission_depot(state).patch(base_tree(state), result_tree(state))
         for line in patch.decode(errors="replace").rstrip().splitlines():
             if line.startswith(("diff --git", "index ", "--- ")):
                 continue
@@ -257,7 +257,7 @@ class _Demo:
         self._command(f"chargehand mission fork {state.id} --at {point} --reply @../{STUBBORN_FILE}")
         self._text(f"  The same mission from reply {point} on, with another reply in place of the model's.")
         before = self._fingerprint()
-        depot = self.app.depot(self.app.project(self.project))
+        depot = self.app.projects.depot(self.app.projects.find(self.project))
         made = create_fork(self.app.store, depot, state.id, FORK_AT, edit=STUBBORN)
         other = self._mission(
             lambda tell: self._stage.continue_mission(self.app, made, on_event=tell), first=FORK_AT.attempt

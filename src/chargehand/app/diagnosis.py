@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from chargehand import __version__
 from chargehand.app.wiring.tiers import try_tier
+from chargehand.configuration.extras import EXTRAS, Extra, install_command
 from chargehand.core.errors import ChargehandError
 from chargehand.core.ports import DriverName
 from chargehand.core.records import MissionStatus, TierName
@@ -72,8 +73,35 @@ class ToolView(msgspec.Struct, frozen=True, kw_only=True):
     seen: str
 
 
+class ExtraView(msgspec.Struct, frozen=True, kw_only=True):
+    """An optional part of the installation: what it gives, and the command that installs it."""
+
+    name: str
+    installed: bool
+    gives: str
+    command: str
+
+    @classmethod
+    def of(cls, extra: Extra) -> ExtraView:
+        """Look for an extra."""
+        command = install_command(extra.name)
+        return cls(name=extra.name, installed=extra.installed, gives=extra.gives, command=command)
+
+
+class UsableModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model for agents, and the place of its key; `ready`: it needs no key, or has it."""
+
+    name: str
+    ready: bool
+    key: str
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of every trial. `container` and `vm` are null if their programs are not installed."""
+    """The result of every trial. `container` and `vm` are null if their programs are not installed.
+
+    `agents` are the values of `--agent` for configured agents and installed programs. `next` is the next command,
+    "" if something must be fixed first.
+    """
 
     ok: bool
     tier: Literal["process"] | None
@@ -87,6 +115,10 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolView, ...]
     tools_problem: str
     not_shown: tuple[HiddenPrograms, ...]
+    extras: tuple[ExtraView, ...]
+    models: tuple[UsableModel, ...] = ()
+    agents: tuple[str, ...] = ()
+    next: str = ""
 
     @property
     def unneeded(self) -> tuple[str, ...]:
@@ -160,6 +192,7 @@ async def diagnose(reader: StateReader) -> Diagnosis:
         ),
         tools_problem=problem,
         not_shown=tuple(not_shown),
+        extras=tuple(map(ExtraView.of, EXTRAS)),
     )
 
 

@@ -84,7 +84,7 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocument:
     """Return missions, the newest first, and how many `limit` omits. Raises `UsageError`."""
-    project = None if request.everywhere else reader.current_project(request.repository)
+    project = None if request.everywhere else reader.projects.current(request.repository)
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else ""
     queue = reader.mission_reader.queue()
     # The projected rows, not the logs: a list must not grow with the history of its missions.
@@ -162,7 +162,7 @@ def review_mission(reader: StateReader, name: str) -> ChangeReview:
     return build_review(
         ReviewSource(
             state=state,
-            depot=reader.mission_depot(state),
+            depot=reader.projects.mission_depot(state),
             base=state.base,
             tree=tree,
             events=reader.store.log.read(state.id, types=("checkpoint.made",)),
@@ -292,7 +292,7 @@ def resume_mission(app: App, name: str, *, step: bool = False, to_end: bool = Fa
         if before.status in ("paused", "cancelled", "failed") and not any(
             attempt.status == "succeeded" for attempt in before.attempts
         ):
-            app.require_recorded_agent(before)
+            app.preparation.require_recorded_agent(before)
         app.steering.resume(mission, step=step, to_end=to_end)
     for child in open_children(app, mission):
         with contextlib.suppress(RefusedError):  # it waits for something else

@@ -144,7 +144,7 @@ class ModelProbes(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_models(app: App, repo: Path | None) -> ModelList:
     """Return the configured models, otherwise default models with a key and those that Ollama serves."""
-    resolved = app.configuration_here(repo)
+    resolved = app.preparation.configuration_here(repo)
     reports = open_probe_reports(app.environ)
     names = model_names(resolved.config, app.environ, app.credentials)
     return ModelList(
@@ -154,7 +154,7 @@ def list_models(app: App, repo: Path | None) -> ModelList:
 
 def show_model(app: App, name: str, repo: Path | None) -> ModelView:
     """Return all known facts of an entry of `[models]` or a short form; raise `NotFoundError`."""
-    resolved = app.configuration_here(repo)
+    resolved = app.preparation.configuration_here(repo)
     return _describe_model(app, resolved.config, resolved.origins, name, open_probe_reports(app.environ))
 
 
@@ -260,7 +260,7 @@ async def probe_models(
     Unless `quick`, four more calls try the abilities of an answering model, and the results are stored for `model
     show` and every later mission. `asking` is called with each name before the model is called.
     """
-    config = app.configuration_here(repo).config
+    config = app.preparation.configuration_here(repo).config
     names = [name] if name is not None else model_names(config, app.environ, app.credentials)
     models = {each: model_config(config, each) for each in names}  # an unknown name costs no call
     reports = None if quick else open_probe_reports(app.environ)

@@ -1,4 +1,4 @@
-"""`chargehand init`: a first chargehand.toml, suggested from the repository's files, and a first agent."""
+"""The first steps of a person: a chargehand.toml, their models and agents, and the next command to type."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
-from chargehand.app.agents import InstalledProgram, installed_programs
-from chargehand.app.models import describe_probe
+from chargehand.app.agents import InstalledProgram, agent_option, installed_programs
+from chargehand.app.diagnosis import Diagnosis, UsableModel, diagnose
+from chargehand.app.models import describe_probe, list_models
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import probe_model
 from chargehand.app.providers.served import usual_key
@@ -30,7 +32,7 @@ from chargehand.configuration.locations import user_config_path
 from chargehand.configuration.records import REPOSITORY_FILE
 from chargehand.core.addresses import is_loopback
 from chargehand.core.config import Config, ModelConfig
-from chargehand.core.errors import ConfigError, RepositoryError, UsageError
+from chargehand.core.errors import ChargehandError, ConfigError, RepositoryError, UsageError
 from chargehand.core.ports import KeySource
 from chargehand.core.text import shown_path
 from chargehand.missions.services import DepotReader
@@ -38,7 +40,9 @@ from chargehand.missions.services import DepotReader
 if TYPE_CHECKING:
     from chargehand.app.composition import App
 
-_PROVIDERS: Mapping[str, str] = {"anthropic": "Anthropic", "openai": "OpenAI"}
+_PROVIDERS: Mapping[str, str] = {"anthropic": "Anthropic", "openai": "OpenAI", "gemini": "Google Gemini"}
+# The provider whose models an agent CLI uses.
+_CLI_PROVIDERS: Mapping[str, str] = {"claude": "anthropic", "codex": "openai", "gemini": "gemini"}
 _OLLAMA_OFFERS = 3
 _HEAD = """\
 # Checks that missions must pass, and paths they may change. `chargehand config show --origin` explains each value.
@@ -58,6 +62,13 @@ class InitResult(msgspec.Struct, frozen=True, kw_only=True):
     setup: str | None
     agent: str | None
     ignored: bool = False
+
+
+class ModelAdded(msgspec.Struct, frozen=True, kw_only=True):
+    """The entry of `[models]` that was added, and the file that has it."""
+
+    model: str
+    path: str
 
 
 class Prompts(Protocol):
@@ -101,6 +112,7 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     values: Mapping[str, str]
+    model: str | None = None
     secret: Secret | None = None
 
 
@@ -126,7 +138,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     Without `prompts` it uses the detected checks and asks for no agent. Raises `RepositoryError` (`bare`),
     `UsageError`, `ConfigError`.
     """
-    located = app.find(repo)
+    located = app.preparation.find(repo)
     project = located.project
     depot = located.depot
     if depot.repository.bare:
@@ -138,7 +150,7 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
     reader = DepotReader(depot)
     directory = find_project(reader, located.base.tree, located.start)
     path = project.path / directory / REPOSITORY_FILE
-    found = app.detected(depot, located.base, directory)
+    found = app.preparation.detected(depot, located.base, directory)
     # A dangling link counts as a file, too.
     if os.path.lexists(path):
         offered = None if prompts is None else _offer_agent(app, prompts)
@@ -184,12 +196,61 @@ def _ask_agent(app: App, prompts: Prompts) -> str | None:
     agent = _AgentQuestions(app, prompts).ask()
     if agent is None:
         return None
+    _keep_plan(app, prompts, agent)
+    return agent.name
+
+
+def _keep_plan(app: App, prompts: Prompts, agent: AgentPlan) -> None:
     # The key first: a model without its key is useless, and a key without its model does no harm.
     if agent.secret is not None:
         place = app.credentials.set(agent.secret.name, agent.secret.value)
         prompts.notice(f"The key is stored as {agent.secret.name} in {place}.")
     set_user_values(user_config_path(app.environ), agent.values)
-    return agent.name
+
+
+def add_model(app: App, prompts: Prompts | None) -> ModelAdded | None:
+    """Ask for a model, try it, and write it into the user's configuration; `None` if the person adds no model.
+
+    Raises `UsageError` without a person to ask.
+    """
+    if prompts is None:
+        raise UsageError(
+            "adding a model asks for its key and tries it, which needs a terminal",
+            hint="without one: chargehand secret set ANTHROPIC_API_KEY, and `model` in [models.NAME] of "
+            f"{user_config_path(app.environ)}",
+        )
+    plan = _AgentQuestions(app, prompts).ask(only_models=True)
+    if plan is None or plan.model is None:
+        return None
+    _keep_plan(app, prompts, plan)
+    return ModelAdded(model=plan.model, path=str(user_config_path(app.environ)))
+
+
+async def examine(app: App) -> Diagnosis:
+    """Test the abilities of this machine, its models and its agents, and find the next step."""
+    found = await diagnose(app)
+    config = app.user_configuration().config
+    models = tuple(
+        UsableModel(name=each.name, ready=each.key.name is None or each.key.found, key=each.key.where)
+        for each in list_models(app, None).models
+    )
+    programs = (agent_option(each.name) for each in installed_programs(app.environ))
+    agents = (*sorted({*config.agents} - {NATIVE}), *filter(None, programs))
+    has_agent = any(each.ready for each in models) or bool({*config.agents} - {NATIVE})
+    return replace(found, models=models, agents=agents, next=_next_step(app, found, has_agent=has_agent))
+
+
+def _next_step(app: App, found: Diagnosis, *, has_agent: bool) -> str:
+    if found.tier is None:
+        return ""
+    if not has_agent:
+        return "chargehand model add"
+    try:
+        located = app.preparation.find(only_reads=True)
+    except ChargehandError:
+        return "cd REPOSITORY && chargehand init"
+    configured = located.repository_file(head=True) is not None
+    return 'chargehand run "TEXT"' if configured else "chargehand init"
 
 
 def _write_project_file(
@@ -243,7 +304,7 @@ class _AgentQuestions:
         self._prompts = prompts
         self._config: Config = app.user_configuration().config
 
-    def ask(self) -> AgentPlan | None:
+    def ask(self, *, only_models: bool = False) -> AgentPlan | None:
         """Return the chosen agent, `None` if the person chose no agent."""
         offers: list[Offer] = [
             (f"a model from {title} ({usual_key(provider)} is set)", partial(self._ask_provider, provider))
@@ -258,16 +319,17 @@ class _AgentQuestions:
             (f"a model from {title}, with a key to paste", partial(self._ask_provider, provider, key=True))
             for provider, title in _PROVIDERS.items()
         ]
-        offers += [
-            ("an OpenAI-compatible endpoint", self._ask_endpoint),
-            ("a command of your own", self._ask_command),
-            ("none for now", lambda: None),
-        ]
-        for program in installed_programs(self._app.environ):
-            self._prompts.installed(program)
-        self._prompts.notice(
-            f"Choose an agent for your own configuration ({user_config_path(self._app.environ)}):"
-        )
+        offers.append(("an OpenAI-compatible endpoint", self._ask_endpoint))
+        if not only_models:
+            for program in installed_programs(self._app.environ):
+                self._prompts.installed(program)
+                if program.driven and (provider := _CLI_PROVIDERS.get(program.name)):
+                    title = f"the program {program.name}, with a model from {_PROVIDERS[provider]}"
+                    offers.append((title, partial(self._ask_cli, program.name, provider)))
+            offers.append(("a command of your own", self._ask_command))
+        offers.append(("none for now", lambda: None))
+        what = "a model" if only_models else "an agent"
+        self._prompts.notice(f"Choose {what} for your own configuration ({user_config_path(self._app.environ)}):")
         for number, (title, _) in enumerate(offers, 1):
             self._prompts.notice(f"  {number}  {title}")
         while True:
@@ -283,6 +345,16 @@ class _AgentQuestions:
         model = self._ask_value("Model", f"models.{name}.model", default=usual)
         entry = ModelConfig(provider=provider, model=model)
         return self._try_model(name, entry, usual_key(provider) if key else None)
+
+    def _ask_cli(self, program: str, provider: str) -> AgentPlan:
+        plan = self._ask_provider(provider, key=not self._app.credentials.get(usual_key(provider)))
+        # The program calls the model through the gateway, which has the key: its login is not in the sandbox.
+        values = {key: value for key, value in plan.values.items() if key.startswith("models.")}
+        model = next(iter(values)).split(".")[1]
+        values |= {f"agents.{program}.kind": "cli", f"agents.{program}.cli": program}
+        return AgentPlan(
+            name=program, values=values | {f"agents.{program}.model": model}, model=model, secret=plan.secret
+        )
 
     def _ask_endpoint(self) -> AgentPlan:
         name = self._free_name(self._ask_entry_name("A name for it", "models.{}.model", default="endpoint"))
@@ -349,7 +421,7 @@ class _AgentQuestions:
             }
             values = {f"models.{name}.{field}": value for field, value in said.items() if value is not None}
             values |= {f"agents.{NATIVE}.kind": NATIVE, f"agents.{NATIVE}.model": name}
-            return AgentPlan(name=NATIVE, values=values, secret=secret)
+            return AgentPlan(name=NATIVE, values=values, model=name, secret=secret)
 
     def _free_name(self, name: str) -> str:
         """Return the name, followed by a number if it is taken."""

@@ -48,7 +48,7 @@ def clean_branches(
 
     A branch that moved meanwhile stays. Raises `RepositoryError`.
     """
-    repository = app.find(repo, only_reads=True).depot.repository
+    repository = app.projects.find(repo, only_reads=True).depot.repository
     merged = merged_branches(repository)
     if not merged or not confirm(merged):
         return BranchCleanup(merged=merged, removed=())
@@ -176,7 +176,7 @@ def move_project(reader: StateReader, project: str | None, repo: Path | None, *,
     """
     repository = find_repository(repo or working_directory())
     if new:
-        row = reader.registry.add(repository)
+        row = reader.projects.registry.add(repository)
         return MovedProject(id=row.id, name=row.name, path=str(row.path), before=None)
     if project is None:
         raise UsageError(
@@ -185,27 +185,27 @@ def move_project(reader: StateReader, project: str | None, repo: Path | None, *,
     wanted = reader.store.projects.find(project)
     present = None
     with contextlib.suppress(RefusedError):  # the person decides now which one it is
-        present = reader.registry.find(repository)
+        present = reader.projects.registry.find(repository)
     if present is not None and present.id != wanted.id and reader.store.log.missions(project=present.id, limit=1):
         raise RefusedError(
             f"{str(repository.path)!r} is project {present.id!r} already, and has missions",
             code="project_here",
             hint=f"name the repository of {wanted.id} with --repo",
         )
-    moved = reader.registry.move(wanted, repository)
+    moved = reader.projects.registry.move(wanted, repository)
     return MovedProject(id=moved.id, name=moved.name, path=str(moved.path), before=str(wanted.path))
 
 
 def show_project(app: App, repo: Path | None) -> ProjectView:
     """Return the settings that a mission started now would use; raise `RepositoryError`, `ConfigError`."""
-    found = app.configured(repo, only_reads=True)
+    found = app.preparation.configured(repo, only_reads=True)
     project = found.project
     resolved = found.resolved
-    places = app.places(found, resolved)
+    places = app.preparation.places(found, resolved)
     checks = resolved.config.project.checks
     source = "configured"
     if checks is None:
-        checks = app.detected(found.depot, found.base, places.checks).checks
+        checks = app.preparation.detected(found.depot, found.base, places.checks).checks
         source = "detected" if checks else "none"
     return ProjectView(
         id=project.id,
@@ -238,7 +238,7 @@ def revoke_trust(reader: StateReader, repo: Path | None) -> RevokedTrust:
     Every content, not only that of HEAD: a person who revokes trust means the repository. Raises
     `RepositoryError`, `StoreError`.
     """
-    project = reader.project(repo)
+    project = reader.projects.find(repo)
     return RevokedTrust(project=project.id, path=str(project.path), revoked=reader.store.trust.revoke(project.id))
 
 
@@ -250,7 +250,7 @@ class TrustRequest:
 
     def __init__(self, app: App, repo: Path | None, *, base: str | None) -> None:
         self._app = app
-        self._prepared = app.configured(repo, revision=base)
+        self._prepared = app.preparation.configured(repo, revision=base)
         resolved = self._prepared.resolved
         # Trust covers the whole file, so its agents may then use the person's models.
         self._asked = replace(resolved, untrusted=(*resolved.untrusted, *resolved.strangers.values()))
@@ -259,7 +259,7 @@ class TrustRequest:
         self.decides_tier = resolved.config.sandbox.tier == "auto"
         self._digest = resolved.trusted_by if self.decides_tier else resolved.digest
         self._roles: list[RoleFile] = [
-            each for each in app.roles(self._prepared).of_repository() if not each.trusted
+            each for each in app.preparation.roles(self._prepared).of_repository() if not each.trusted
         ]
         self._trusted = bool(self._digest) and app.store.trust.is_trusted(self._prepared.project.id, self._digest)
 

@@ -137,9 +137,9 @@ def record_mission(
 
     def check(found: ConfiguredBase, asked: MissionRequest) -> None:
         if isinstance(plan, Plan):
-            app.plan_check(found, found.resolved)(asked, plan)
+            app.preparation.plan_check(found, found.resolved)(asked, plan)
         elif plan is not None:
-            app.plan_check(found, found.resolved).check_task(asked, PLANNER)
+            app.preparation.plan_check(found, found.resolved).check_task(asked, PLANNER)
 
     return runs.record_mission(
         app,
@@ -176,11 +176,11 @@ def change_plan(app: App, name: str, file: str) -> PlanChangeDocument:
     new = tuple(task for task in plan.tasks if known.task(task.id) != task)
     # An agent must be able to start on each of the new tasks.
     if state.config is not None and state.base is not None and state.request is not None:
-        found = app.find(revision=state.base.commit, mission=state)
+        found = app.preparation.find(revision=state.base.commit, mission=state)
         # Its worker assigns tasks by the configuration recorded with the mission.
         resolved = ResolvedConfig(config=state.config, origins={})
         configured = ConfiguredBase(**msgspec.structs.asdict(found), resolved=resolved)
-        app.plan_check(configured, resolved)(state.request, msgspec.structs.replace(plan, tasks=new))
+        app.preparation.plan_check(configured, resolved)(state.request, msgspec.structs.replace(plan, tasks=new))
     text = msgspec.json.encode(plan).decode()
     app.steer(state.id, "plan", lambda: app.steering.change_plan(state.id, plan), plan=text)
     started = ensure_worker(app).started
@@ -324,8 +324,8 @@ def fork_mission(app: App, request: ForkRequest) -> tuple[str, str]:
         point = ForkPoint(attempt=int(match[1] or max(1, len(source.attempts))), turn=int(match[2]))
     edit = parse_reply(request.reply) if request.reply is not None else None
     # Called only for its errors: nothing is recorded for an unknown model, or a missing agent.
-    app.require_recorded_agent(source, request.model)
-    depot = app.mission_depot(source)
+    app.preparation.require_recorded_agent(source, request.model)
+    depot = app.projects.mission_depot(source)
     made = create_fork(app.store, depot, source.id, point, model=request.model, edit=edit, user=app.user)
     created = json.loads(app.store.log.read(made)[0].payload or b"{}")
     return made, str(created.get("forked_at", ""))
@@ -366,9 +366,9 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
         message = f"mission {state.id!r} is a task of {state.parent!r}, which has ended: its result is not needed"
         hint = f"chargehand mission show {state.parent} shows what you can do with that one"
         raise RefusedError(message, code="not_continuable", hint=hint)
-    app.require_recorded_agent(state)
-    found = app.find(revision=base.commit, mission=state)
-    resolved = app.configuration(found, options=given.configuration(), head=False)
+    app.preparation.require_recorded_agent(state)
+    found = app.preparation.find(revision=base.commit, mission=state)
+    resolved = app.preparation.configuration(found, options=given.configuration(), head=False)
     limits = resolved.config.limits
     attempts = allowed_attempts(resolved, before.agent)
     budget = limits.budget_usd if request.budget is not None else None  # `None` keeps the budget
@@ -398,7 +398,7 @@ def _follow_up_promoted(
     assert state.request is not None
     assert state.base is not None
     assert state.commit is not None
-    depot = app.mission_depot(state)
+    depot = app.projects.mission_depot(state)
     depot.keep_base(state.commit)  # the repository may have lost the commit, or never had it
     applied = state.base.branch if state.request.apply and is_applied(state) else None
     after = last_whole_attempt(state)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -40,6 +39,7 @@ from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.reports.documents import to_json
 from chargehand.reports.live_output import remove_settled_output, run_with_output
 from chargehand.store.artifacts import Artifacts
+from chargehand.workspace.export import check_prefix
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -90,10 +90,14 @@ def request_text(options: RunRequest) -> str:
 
 
 def branch_slug(text: str) -> str:
-    """Return a branch-safe name from a request: its first words in ASCII, at most 40 characters."""
-    plain = unicodedata.normalize("NFKD", text[:400]).encode("ascii", "ignore").decode().lower()
+    """Return a branch-safe name from a request in any script: its first words in ASCII, at most 40 characters."""
+    plain = text[:400]
+    if not plain.isascii():
+        from anyascii import anyascii
+
+        plain = anyascii(plain)
     made = ""
-    for word in re.findall(r"[a-z0-9]+", plain):
+    for word in re.findall(r"[a-z0-9]+", plain.lower()):
         longer = f"{made}-{word}" if made else word[:_SLUG_CHARACTERS]
         if len(longer) > _SLUG_CHARACTERS:
             break
@@ -293,11 +297,13 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
     Raises `UsageError`, `ConfigError`, `RepositoryError`, `WaitingError` (`trust_needed`), `TierUnavailableError`.
     """
     text = request_text(request)
-    found = app.configured(
+    found = app.preparation.configured(
         request.repo, revision=request.base, directory=request.directory, options=request.configuration()
     )
     choice = _assign_ready(app, found, found.resolved, request).choice
     require_tier(found.resolved.config.sandbox.tier)
+    # Before anything is paid: the result could not be exported.
+    check_prefix(found.depot, found.resolved.config.project.branch_prefix)
     if request.apply:
         found.depot.check_can_apply()
         branch = found.depot.repository.branch
@@ -360,11 +366,11 @@ def record_mission(
     prepared = prepare_run(app, request, confirm_trust=confirm_trust)
     found = prepared.found
     # Resolved again: a person may just have trusted the repository's file, so that more of it applies.
-    resolved = app.configuration(found, options=request.configuration(), head=request.base is None)
+    resolved = app.preparation.configuration(found, options=request.configuration(), head=request.base is None)
     assignment = _assign_ready(app, found, resolved, request)
-    asked = _recorded_request(app, prepared, resolved, assignment, app.places(found, resolved))
+    asked = _recorded_request(app, prepared, resolved, assignment, app.preparation.places(found, resolved))
     check(replace(found, resolved=resolved), asked)
-    asyncio.run(app.prove_tier(found, resolved))
+    asyncio.run(app.sandboxes.prove_tier(found, resolved))
     return create_mission(
         app.store,
         MissionSubmission(
@@ -463,13 +469,18 @@ async def _run_to_rest(
 
 
 def _assign_ready(app: App, found: ProjectBase, resolved: ResolvedConfig, request: RunRequest) -> RoleAssignment:
-    """Return an assignment ready to start; raise the errors of `assign_role` and `App.require_ready_agent`."""
+    """Return an assignment ready to start; raise as `assign_role` and `require_ready_agent` do."""
     assignment = assign_role(
-        resolved, request, app.roles(found), environ=app.environ, keys=app.credentials, decider=app.decider
+        resolved,
+        request,
+        app.preparation.roles(found),
+        environ=app.environ,
+        keys=app.credentials,
+        decider=app.decider,
     )
     choice = assignment.choice
     models = (*((choice.model,) if choice.model else ()), *choice.fallback)
-    app.require_ready_agent(found, resolved, choice.agent, models)
+    app.preparation.require_ready_agent(found, resolved, choice.agent, models)
     return assignment
 
 

@@ -75,7 +75,7 @@ def plan_snippet(
 def judge_snippet(app: App, spec: SnippetSpec) -> SnippetJudgement:
     """Judge a snippet by the user's rules; raise `RefusedError` unless they allow it."""
     action = Snippet(language=spec.language, source=spec.source)
-    judged = judge(action, Surroundings(purpose="exec", who="person"), app.rules())
+    judged = judge(action, Surroundings(purpose="exec", who="person"), app.preparation.rules())
     if judged.effect != "allow":
         raise denied("snippet", judged)
     return SnippetJudgement(effect=judged.effect, rule=judged.rule, reason=judged.reason)
@@ -276,7 +276,7 @@ async def format_files(app: App, request: FormatRequest) -> FormatDocument:
         )
     if request.mission is not None:
         return await _format_mission(app, app.find_mission(request.mission), request)
-    found = await asyncio.to_thread(app.find, request.repo)
+    found = await asyncio.to_thread(app.preparation.find, request.repo)
     staged = await asyncio.to_thread(staged_tree, found.depot, found.base)
     # Paths are relative to the person's current directory; formatters take them from the repository's top.
     root = found.depot.repository.path.resolve()

@@ -149,7 +149,7 @@ def verify_provenance(
     Raises `RefusedError` (`not_promoted`), `NotFoundError`, `RepositoryError`.
     """
     if commit is not None:
-        depot = reader.depot(reader.project())
+        depot = reader.projects.depot(reader.projects.find())
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
         # A commit that was not exported exists only in the depot.
         named = next(
@@ -164,7 +164,7 @@ def verify_provenance(
         state = reader.mission_state(mission or LAST)
         if state.commit is None:
             raise not_promoted_error(state)
-        found = verify_mission(reader.store, reader.mission_depot(state), state.id)
+        found = verify_mission(reader.store, reader.projects.mission_depot(state), state.id)
     problems = tuple(problem for each in found for problem in each.problems)
     return ProvenanceDocument(ok=not problems, mission=found[-1].mission or None, commits=found, problems=problems)
 
@@ -347,15 +347,17 @@ def collect_garbage(
         rules["max_bytes"] = int(float(found[1]) * bytes_in_unit(found[2] or ""))
     elif options.repo is None:  # the configured limit is for all projects together
         rules["max_bytes"] = limits.state_mb << 20
-    projects = (reader.project(options.repo),) if options.repo is not None else tuple(reader.store.projects.list())
+    projects = (
+        (reader.projects.find(options.repo),) if options.repo is not None else tuple(reader.store.projects.list())
+    )
     roots = tuple(reader.home / "projects" / project.id for project in projects)
     if options.checkpoints and not options.dry_run:
         # A dry run names exactly what the same call removes, so a person agrees to the true numbers.
-        planned = gc(roots, needed=reader.needed, dry_run=True, **rules)
+        planned = gc(roots, needed=reader.projects.needed, dry_run=True, **rules)
         refs = sum(len(project.erased.refs) for project in planned.projects)
         if refs:
             confirm(sum(project.erased.commits for project in planned.projects), refs)
-    return Collection.of(gc(roots, needed=reader.needed, dry_run=options.dry_run, **rules), projects)
+    return Collection.of(gc(roots, needed=reader.projects.needed, dry_run=options.dry_run, **rules), projects)
 
 
 def _wrong_amount(option: str, text: str, example: str) -> UsageError:

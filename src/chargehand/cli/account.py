@@ -10,8 +10,8 @@ import click
 from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
-    from chargehand.app.accounts import UserDocument
     from chargehand.cli.terminal.output import Output
+    from chargehand.identity.documents import UserDocument
 
 # More bytes than a password may have: the password rules refuse a longer one, which is never truncated.
 _LARGEST_BYTES = 64 * 1024
@@ -44,7 +44,7 @@ def add(name: str, role: str, no_password: bool, password_stdin: bool, out: Outp
       chargehand user add ci --role operator --no-password
       chargehand user add bob --password-stdin < password.txt
     """
-    from chargehand.app.accounts import create_user, owner
+    from chargehand.identity.accounts import create_user, owner
     from chargehand.reports.reading import StateReader
 
     if no_password and password_stdin:
@@ -59,8 +59,8 @@ def add(name: str, role: str, no_password: bool, password_stdin: bool, out: Outp
 @json_option
 def list_(out: Output) -> None:
     """List all accounts."""
-    from chargehand.app.accounts import list_users, owner
     from chargehand.cli.terminal.output import local_time
+    from chargehand.identity.accounts import list_users, owner
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -88,7 +88,7 @@ def role(name: str, role: str, out: Output) -> None:
     Example:
       chargehand user role ann admin
     """
-    from chargehand.app.accounts import owner, set_user_role
+    from chargehand.identity.accounts import owner, set_user_role
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -108,7 +108,7 @@ def password(name: str, password_stdin: bool, out: Output) -> None:
       chargehand user password ann
       chargehand user password ann --password-stdin < password.txt
     """
-    from chargehand.app.accounts import find_user, owner, set_user_password
+    from chargehand.identity.accounts import find_user, owner, set_user_password
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -139,7 +139,7 @@ def enable(name: str, out: Output) -> None:
 @json_option
 def remove(name: str, out: Output) -> None:
     """Remove an account with its sessions and tokens. Its entries in the logs stay."""
-    from chargehand.app.accounts import owner, remove_user
+    from chargehand.identity.accounts import owner, remove_user
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -153,8 +153,8 @@ def remove(name: str, out: Output) -> None:
 @json_option
 def log(limit: int, out: Output) -> None:
     """Show who logged in, was refused, or changed users and tokens, the newest last."""
-    from chargehand.app.accounts import list_access, owner
     from chargehand.cli.terminal.output import local_time
+    from chargehand.identity.accounts import list_access, owner
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -203,8 +203,8 @@ def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out:
       chargehand token create dashboard
       chargehand token create ci --user ci --scope read --scope steer --days 30
     """
-    from chargehand.app.accounts import create_token, owner
     from chargehand.cli.terminal.output import local_time
+    from chargehand.identity.accounts import create_token, owner
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -220,8 +220,8 @@ def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out:
 @json_option
 def list_tokens_(user: str | None, out: Output) -> None:
     """List tokens, never their secrets."""
-    from chargehand.app.accounts import list_tokens, owner
     from chargehand.cli.terminal.output import local_time
+    from chargehand.identity.accounts import list_tokens, owner
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -254,7 +254,7 @@ def revoke(token_id: str, out: Output) -> None:
     Example:
       chargehand token revoke t-01jd5x2k9q7h3a
     """
-    from chargehand.app.accounts import owner, revoke_token
+    from chargehand.identity.accounts import owner, revoke_token
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -264,7 +264,7 @@ def revoke(token_id: str, out: Output) -> None:
 
 
 def _set_disabled(name: str, disabled: bool, out: Output) -> None:
-    from chargehand.app.accounts import owner, set_user_disabled
+    from chargehand.identity.accounts import owner, set_user_disabled
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:

@@ -48,7 +48,7 @@ def fetch(remote: str, repo: Path | None, out: Output, time: str | None, detach:
 
     with App.open() as app:
         actions = Actions(app)
-        project = app.register_project(repo)
+        project = app.preparation.register_project(repo)
         # A fetch concerns the project alone: its events are in the project's own log.
         held = actions.begin("fetch", {"remote": remote}, project=project.id, limit=time, detached=detach)
         return run_action(actions, out, held, detach=detach)

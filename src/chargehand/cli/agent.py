@@ -11,7 +11,6 @@ import click
 from chargehand.cli.terminal.options import complete_names, json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.agents import InstalledProgram
     from chargehand.cli.terminal.output import Output
 
 
@@ -27,6 +26,7 @@ def list_(repo: Path | None, out: Output) -> None:
     """List the agents that --agent accepts, and which other coding agents are installed."""
     from chargehand.app.agents import list_agents
     from chargehand.app.composition import App
+    from chargehand.cli.terminal.prompts import installed_line
 
     with App.open() as app:
         listed = list_agents(app, repo)
@@ -45,15 +45,6 @@ def list_(repo: Path | None, out: Output) -> None:
     if all(each.origin == "built in" for each in listed.agents):
         out.text('To configure an agent:  chargehand config set agents.NAME.command \'["PROGRAM", "ARG"]\'')
         out.text('To use one for one run: chargehand run --agent "command:PROGRAM ARG" "TEXT"')
-
-
-def installed_line(program: InstalledProgram) -> str:
-    """Return one line about an installed coding agent and how to use it."""
-    from chargehand.app.agents import agent_option
-
-    option = agent_option(program.name)
-    use = f"use it with --agent {option} --model NAME" if option else "Chargehand cannot run it"
-    return f"{program.name} is installed ({program.path}): {use}"
 
 
 @agent.command()

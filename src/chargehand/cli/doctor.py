@@ -49,17 +49,17 @@ _NAMES_SHOWN = 5
 @click.command()
 @json_option
 def doctor(out: Output) -> int:
-    """Test the abilities of this machine, and say how to fix failures.
+    """Test the abilities of this machine, its models and agents, and say how to fix failures.
 
     Exits 5 if no sandbox works.
     """
-    from chargehand.app.diagnosis import diagnose
+    from chargehand.app.composition import App
+    from chargehand.app.onboarding import examine
     from chargehand.cli.terminal.interrupt import run_loop
     from chargehand.cli.terminal.progress import progress
-    from chargehand.reports.reading import StateReader
 
-    with StateReader.open() as reader, progress(out, "testing"):
-        found = run_loop(lambda: diagnose(reader))
+    with App.open() as app, progress(out, "testing"):
+        found = run_loop(lambda: examine(app))
     out.document(found)
     width = max(len(part.name) for part in found.parts)
     for part in found.parts:
@@ -87,12 +87,34 @@ def doctor(out: Output) -> int:
         out.text(f"{'ok' if part.ok else 'no':<6}  {part.name}: {part.detail}")
         _show_fix(out, part)
     _show_programs(out, found)
+    _show_extras(out, found)
+    _show_models(out, found)
     return 5 if found.tier is None else 0 if found.ok else 1
+
+
+def _show_models(out: Output, found: Diagnosis) -> None:
+    """Show models and agents, and the next command to type."""
+    out.text()
+    for model in found.models:
+        out.text(f"{'ok' if model.ready else 'no':<6}  model {model.name}: {model.key}")
+    for agent in found.agents:
+        out.text(f"ok      agent {agent}")
+    if not found.models and not found.agents:
+        out.text("no      no model is set up, and no agent program is installed")
+    if found.next:
+        out.text(f"next:   {found.next}", bold=True)
 
 
 def _show_fix(out: Output, part: ProbePart, *, indent: int = 0) -> None:
     if part.mend:
         out.text(f"        {'':<{indent}}fix: {part.mend}")
+
+
+def _show_extras(out: Output, found: Diagnosis) -> None:
+    """Show the optional parts that are not installed, with the command that installs each."""
+    for extra in found.extras:
+        if not extra.installed:
+            out.text(f"not installed: {extra.name}, for {extra.gives}: {extra.command}")
 
 
 def _show_programs(out: Output, found: Diagnosis) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ import click
 from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
-    from chargehand.app.agents import InstalledProgram
     from chargehand.cli.terminal.output import Output
 
 
@@ -28,10 +26,11 @@ def init(repo: Path | None, yes: bool, out: Output) -> None:
     """
     from chargehand.app.composition import App
     from chargehand.app.onboarding import initialise
+    from chargehand.cli.terminal.prompts import TerminalPrompts
     from chargehand.core.text import shown_path
 
     with App.open() as app:
-        done = initialise(app, repo, None if yes or not out.can_ask else _TerminalPrompts(out))
+        done = initialise(app, repo, None if yes or not out.can_ask else TerminalPrompts(out))
     out.document(done)
     path = shown_path(done.path)
     if not done.created and done.checks is None:
@@ -55,31 +54,3 @@ def init(repo: Path | None, yes: bool, out: Output) -> None:
     force = "--force " if done.ignored else ""
     out.text(f"next:     git add {force}{file} && git commit -m 'Add {file}'")
     out.text(f'          chargehand run {named} "TEXT"')
-
-
-class _TerminalPrompts:
-    """The `Prompts` of `chargehand init` on a terminal; everything goes to stderr."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-
-    def notice(self, text: str, /) -> None:
-        self._out.notice(text)
-
-    def confirm(self, question: str, /, *, default: bool) -> bool:
-        return click.confirm(question, default=default, err=True)
-
-    def text(self, question: str, /, *, default: str | None = None, hidden: bool = False) -> str:
-        answer = click.prompt(question, default=default, show_default=bool(default), hide_input=hidden, err=True)
-        return str(answer).strip()
-
-    def number(self, question: str, /, *, largest: int) -> int:
-        return int(click.prompt(question, type=click.IntRange(1, largest), default=1, err=True))
-
-    def word(self, question: str, /, *, words: Sequence[str]) -> str:
-        return str(click.prompt(question, type=click.Choice(words), default=words[0], err=True))
-
-    def installed(self, program: InstalledProgram, /) -> None:
-        from chargehand.cli.agent import installed_line
-
-        self._out.notice(installed_line(program))

@@ -263,7 +263,7 @@ def show_project_log(out: Output, *, repo: Path | None) -> None:
     from chargehand.reports.story import describe_event
 
     with StateReader.open() as reader:
-        for event in read_events(reader, reader.project(repo).id):
+        for event in read_events(reader, reader.projects.find(repo).id):
             time = local_time(event.time, seconds=True)
             text = describe_event(event)
             _show_event(out, event, f"{event.seq:>4}  {time}  {event.type:<20}  {text}")

@@ -93,6 +93,28 @@ def list_(repo: Path | None, everything: bool, provider: str | None, out: Output
 
 
 @model.command()
+@json_option
+def add(out: Output) -> int:
+    """Set up a model for yourself: asks for provider, key and price, and tries it.
+
+    The key is kept in the system's keyring, or in a file that only you can read.
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.onboarding import add_model
+    from chargehand.cli.terminal.prompts import TerminalPrompts
+
+    with App.open() as app:
+        added = add_model(app, TerminalPrompts(out) if out.can_ask else None)
+    if added is None:
+        out.text("No model was added.")
+        return 1
+    out.document(added)
+    out.text(f"added {added.model} to {added.path}")
+    out.text('next:     chargehand run "TEXT"')
+    return 0
+
+
+@model.command()
 @click.argument("name", shell_complete=complete_names("models"))
 @repo_option
 @json_option

@@ -41,6 +41,9 @@ def mcp(http: str | None, token_file: Path | None, repo: Path | None, out: Outpu
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.logs import set_up_logs
+    from chargehand.configuration.extras import require_extra
+
+    require_extra("mcp")
     from chargehand.mcp.server import mission_server, server_directory
     from chargehand.reports.reading import state_home
 
@@ -118,13 +121,16 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
     import contextlib
     import os
 
-    from chargehand.app.accounts import create_login_code
     from chargehand.app.composition import App
     from chargehand.cli.terminal.failures import keep_traceback
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.logs import set_up_logs
+    from chargehand.configuration.extras import require_extra
     from chargehand.core.errors import RepositoryError
+    from chargehand.identity.accounts import create_login_code
     from chargehand.reports.reading import working_directory
+
+    require_extra("server")
     from chargehand.server.serving import ServeOptions, open_server, serve, url_at
 
     asked = ServeOptions(host=host, port=port, worker=not no_worker, **options)
@@ -143,7 +149,7 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
         set_up_logs()
         # So that the page can start a mission in it; outside a repository there is nothing to register.
         with contextlib.suppress(RepositoryError):
-            app.register_project()
+            app.preparation.register_project()
 
         def announce() -> None:
             show_link(app, url_at(*listening.getsockname()[:2]), " Ctrl-C stops the server.")

@@ -390,6 +390,13 @@ _SEGMENT = r"(?!\.{1,2}(?:/|\Z))[^/]+"
 # For the forms named first: the pattern for the full text, the problem otherwise, and a hint.
 _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     ("command agent", late_pattern(r".*\S.*", re.DOTALL), "an empty command", ""),
+    (
+        "prefix",
+        # git's rules for names of refs, without characters that a shell reads.
+        late_pattern(r"(?!.*(?:\.\.|//|/\.|\.lock/))[A-Za-z0-9_][A-Za-z0-9._/-]{0,98}[/_-]"),
+        "not the beginning of a branch's name",
+        "write letters, digits, '.', '_', '-' and '/', with '/', '_' or '-' at the end, such as 'team/agent/'",
+    ),
     # An empty text means that no setup is wanted.
     ("setup", late_pattern(r"|.*\S.*", re.DOTALL), "an empty command", ""),
     (

@@ -111,6 +111,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = "ask"
     strategy: Annotated[Strategy, KeySpec("shadow (overlay) or direct (own worktree)", meet="repo")] = "shadow"
+    branch_prefix: Annotated[str, KeySpec("beginning of branch names", meet="repo", form="prefix")] = "chargehand/"
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):
@@ -517,7 +518,7 @@ class LogConfig(Struct, frozen=True, kw_only=True):
     format: Annotated[Literal["text", "json"], KeySpec("lines for people, or JSON")] = "text"
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        KeySpec("lowest level that is written; info has a line for each request to the server"),
+        KeySpec("lowest written level; info has a line for each request to the server"),
     ] = "warning"
 
 
@@ -525,8 +526,7 @@ class ExtensionsConfig(Struct, frozen=True, kw_only=True):
     """[extensions]: installed distributions whose implementations are used; their code runs in our process."""
 
     enabled: Annotated[
-        tuple[str, ...],
-        KeySpec("distributions whose entry points `chargehand.KIND` add names", meet="file", form="name"),
+        tuple[str, ...], KeySpec("distributions whose entry points add names", meet="file", form="name")
     ] = ()
 
 

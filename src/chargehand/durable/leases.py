@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chargehand.configuration.extras import require_extra
 from chargehand.core.errors import ConfigError, InfrastructureError, UsageError
 from chargehand.durable.backend.database import POSTGRES_ARGUMENTS, check_url, shown, typed_errors
 from chargehand.durable.backend.scheduler import LOGGER
@@ -53,6 +54,7 @@ def server_answers(url: str) -> bool:
 
     False for a server that starts, stops or cannot be reached. Whether it lets us in is another question.
     """
+    require_extra("postgres")
     from psycopg.conninfo import make_conninfo
     from psycopg.pq import PGconn, Ping
 

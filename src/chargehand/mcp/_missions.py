@@ -119,7 +119,7 @@ def diff_view(app: App, call: ShowDiff) -> DiffView:
     state = app.mission_reader.state(exact(app, call.mission))
     old = base_tree(state)
     new = result_tree(state) if call.checkpoint is None else find_checkpoint(state, call.checkpoint).tree
-    depot = app.mission_depot(state)
+    depot = app.projects.mission_depot(state)
     patch = depot.patch(old, new)
     shown = printable(patch.decode(errors="replace"))
     files = depot.numstat(old, new)
@@ -225,7 +225,7 @@ def mission_status(app: App, call: OneMission) -> MissionView:
 
 def list_missions(app: App, call: ListMissions) -> MissionList:
     """Return a page of missions, the newest first. Raises `RepositoryError`."""
-    project = app.project(Path(call.repo)).id if call.repo is not None else None
+    project = app.projects.find(Path(call.repo)).id if call.repo is not None else None
     rows = app.store.log.missions(project=project)[::-1]
     if call.cursor is not None:
         ids = [row.id for row in rows]

@@ -29,7 +29,6 @@ from chargehand.missions.attempt.leftovers import keep_unfinished
 from chargehand.missions.attempt.settlement import AttemptSettlement
 from chargehand.missions.checkpoints import restore_checkpoint
 from chargehand.missions.control import Control, Controls
-from chargehand.missions.coordination.coordinator import Coordinator
 from chargehand.missions.flow import MissionFlow
 from chargehand.missions.journal import Journal, MissionSubmission, Unlogged, claim_mission, create_mission
 from chargehand.missions.promotion.promoter import Promoter
@@ -164,6 +163,9 @@ class Missions:
                     if journal.state.plan is None:
                         await flow.run()
                     else:
+                        # Imported here: most missions have no plan.
+                        from chargehand.missions.coordination.coordinator import Coordinator
+
                         await Coordinator(*own, judge, delivery).run()
 
                 await MissionRun(*own, attempts=attempts, delivery=delivery).run(go_through_steps)

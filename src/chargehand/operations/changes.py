@@ -8,7 +8,6 @@ from typing import Annotated
 from msgspec import Meta
 
 from chargehand.app import checkpoints, storage
-from chargehand.app.accounts import Caller
 from chargehand.app.checkpoints import (
     CheckpointDocument,
     DiffDocument,
@@ -19,6 +18,7 @@ from chargehand.app.checkpoints import (
 )
 from chargehand.app.composition import App
 from chargehand.app.storage import ArtifactList, ArtifactView
+from chargehand.identity.accounts import Caller
 from chargehand.operations.operation import (
     MissionName,
     NamedMission,

@@ -40,7 +40,9 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("project hook install", "project hook remove"), _HERE),
     **dict.fromkeys(("config get", "config list", "config unset", "config path", "config edit"), _HERE),
     "branch clean": _HERE,
-    **dict.fromkeys(("secret set", "secret list", "secret remove", "config set", "policy allow"), _HERE),
+    **dict.fromkeys(
+        ("secret set", "secret list", "secret remove", "config set", "model add", "policy allow"), _HERE
+    ),
     **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), _HERE),
     **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), _HERE),
     # A path on the server's machine is useless to a client that cannot write there.

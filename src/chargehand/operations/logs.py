@@ -8,8 +8,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from chargehand.app import configuration, missions, storage
-from chargehand.app.accounts import Caller
 from chargehand.app.configuration import JudgementPage
+from chargehand.identity.accounts import Caller
 from chargehand.operations.operation import (
     Limit,
     MissionName,

@@ -10,7 +10,6 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from chargehand.app import checkpoints, missions, requests
-from chargehand.app.accounts import Caller, require_access
 from chargehand.app.checkpoints import RollbackPreviewDocument
 from chargehand.app.composition import App
 from chargehand.app.requests import FollowUp, ForkRequest, IdempotencyKey, TaskAllowedDocument
@@ -18,6 +17,7 @@ from chargehand.app.worker import ensure_worker
 from chargehand.configuration.client_options import client_arguments, read_client
 from chargehand.core.records import MissionStatus
 from chargehand.core.state import MissionState
+from chargehand.identity.accounts import Caller, require_access
 from chargehand.operations.operation import (
     Limit,
     MissionName,

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
-from chargehand.app.accounts import Caller
 from chargehand.core.codec import convert_to, json_schema
 from chargehand.core.errors import UsageError
+from chargehand.identity.accounts import Caller
 from chargehand.operations.commands import PREFIX as PREFIX
 from chargehand.operations.commands import OperationSignature
 from chargehand.reports.documents import to_json

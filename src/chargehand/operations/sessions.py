@@ -6,10 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from chargehand.app import accounts
-from chargehand.app.accounts import (
+from chargehand.app.composition import App
+from chargehand.core.errors import UsageError
+from chargehand.identity import accounts
+from chargehand.identity.accounts import Caller
+from chargehand.identity.documents import (
     AccessLogDocument,
-    Caller,
     CreatedTokenDocument,
     SessionDocument,
     TokenDocument,
@@ -18,8 +20,6 @@ from chargehand.app.accounts import (
     UserListDocument,
     UserRemovedDocument,
 )
-from chargehand.app.composition import App
-from chargehand.core.errors import UsageError
 from chargehand.operations.operation import NoArguments, OperationTable, RestArguments, Short
 from chargehand.policy.access import AccessScope
 from chargehand.reports.reading import StateReader

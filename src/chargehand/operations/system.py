@@ -9,7 +9,6 @@ from typing import Annotated
 from msgspec import Meta
 
 from chargehand.app import agents, configuration, diagnosis, models, projects, storage
-from chargehand.app.accounts import Caller
 from chargehand.app.agents import AgentList, RoleList, RoleView, TeamList
 from chargehand.app.composition import App
 from chargehand.app.configuration import ConfigurationView
@@ -17,6 +16,7 @@ from chargehand.app.diagnosis import SystemView
 from chargehand.app.models import ModelList, ModelView
 from chargehand.app.projects import ProjectList, ProjectView
 from chargehand.app.storage import AuditView, ProvenanceDocument
+from chargehand.identity.accounts import Caller
 from chargehand.operations.operation import (
     MissionName,
     NoArguments,
@@ -116,7 +116,7 @@ def list_projects(reader: StateReader, call: NoArguments, by: Caller) -> Project
 @OPERATIONS.add("POST", "/projects", action="project.trust", status=201)
 def register_project(app: App, call: NewProject, by: Caller) -> ProjectView:
     """Register a repository of this machine."""
-    return projects.show_project(app, app.register_project(Path(call.path)).path)
+    return projects.show_project(app, app.preparation.register_project(Path(call.path)).path)
 
 
 @OPERATIONS.add("GET", "/projects/{project}", action="project.list", commands=("project show",))

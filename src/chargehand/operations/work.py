@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from chargehand.app import agents, configuration, models
-from chargehand.app.accounts import Caller
 from chargehand.app.actions import ActionDocument, ActionOutputPage, Actions, action_document
 from chargehand.app.agents import AgentProbes
 from chargehand.app.composition import App
 from chargehand.app.configuration import RuleList, RuleSchema
 from chargehand.app.models import Catalogue, ModelProbes
+from chargehand.identity.accounts import Caller
 from chargehand.operations.operation import (
     EncodedDocument,
     NoArguments,

@@ -98,6 +98,7 @@ class StateReader:
         self.lists: dict[object, tuple[tuple[MissionListing, ...], Queue, MissionListDocument]] = {}
         self._actor = actor
         self.starts_workers = starts_workers
+        self.projects = ProjectFinder(self)
 
     @classmethod
     @contextlib.contextmanager
@@ -217,19 +218,46 @@ class StateReader:
         own = resolve(user=load_user_file(user_config_path(self.environ)), environ=self.environ)
         return profile_for(read_machine(), budget_mb=own.config.engine.memory_mb)
 
-    def project(self, repository: Path | None = None) -> ProjectRow:
+    def find_mission(self, name: str) -> str:
+        """Return the id of a mission given by a part of it, or `last`: the newest here, else the newest of all.
+
+        Raises `NotFoundError`, `UsageError`.
+        """
+        if name != LAST:
+            return self.store.log.find(name)
+        project = self.projects.current()
+        rows = (project and self.store.log.missions(project=project.id)) or self.store.log.missions()
+        if not rows:
+            raise NotFoundError("there are no missions yet", hint='chargehand run "TEXT" starts one')
+        # Not the mission of a coordinator's task: no person requested it.
+        return next(row.id for row in reversed(rows) if not row.parent)
+
+    def mission_state(self, name: str) -> MissionState:
+        """Return the state of the mission that `find_mission` finds. Raises `NotFoundError`, `UsageError`."""
+        return self.mission_reader.state(self.find_mission(name))
+
+
+class ProjectFinder:
+    """The projects of one state directory: their repositories, their depots, and the space that they use."""
+
+    def __init__(self, reader: StateReader) -> None:
+        self._reader = reader
+
+    def find(self, repository: Path | None = None) -> ProjectRow:
         """Return the project of a repository (the working directory's by default); nothing is written."""
-        return self.registry.find(find_repository(self.cwd / repository if repository else self.cwd))
+        return self.registry.find(
+            find_repository(self._reader.cwd / repository if repository else self._reader.cwd)
+        )
 
     @cached_property
     def registry(self) -> ProjectRegistry:
         """The registry that maps repositories to projects and back."""
         from chargehand.reports.state.project_registry import ProjectRegistry
 
-        log = self.store.log
+        log = self._reader.store.log
         return ProjectRegistry(
-            self.home,
-            self.store.projects,
+            self._reader.home,
+            self._reader.store.projects,
             has_missions=lambda project: bool(log.missions(project=project, limit=1)),
         )
 
@@ -245,38 +273,20 @@ class StateReader:
         except RepositoryError:
             here = None
             with contextlib.suppress(ChargehandError):
-                here = find_repository(self.cwd)
+                here = find_repository(self._reader.cwd)
                 here = here if self.registry.find(here).id == state.project else None
             if here is None:
                 raise
             return here
 
-    def current_project(self, repository: Path | None = None) -> ProjectRow | None:
+    def current(self, repository: Path | None = None) -> ProjectRow | None:
         """Return the project of `repository`, by default of the working directory; `None` outside any."""
         if repository is not None:
-            return self.project(repository)
+            return self.find(repository)
         try:
-            return self.project()
+            return self.find()
         except RepositoryError:
             return None
-
-    def find_mission(self, name: str) -> str:
-        """Return the id of a mission given by a part of it, or `last`: the newest here, else the newest of all.
-
-        Raises `NotFoundError`, `UsageError`.
-        """
-        if name != LAST:
-            return self.store.log.find(name)
-        project = self.current_project()
-        rows = (project and self.store.log.missions(project=project.id)) or self.store.log.missions()
-        if not rows:
-            raise NotFoundError("there are no missions yet", hint='chargehand run "TEXT" starts one')
-        # Not the mission of a coordinator's task: no person requested it.
-        return next(row.id for row in reversed(rows) if not row.parent)
-
-    def mission_state(self, name: str) -> MissionState:
-        """Return the state of the mission that `find_mission` finds. Raises `NotFoundError`, `UsageError`."""
-        return self.mission_reader.state(self.find_mission(name))
 
     def depot(self, project: ProjectRow, *, repository: Repository | None = None) -> Depot:
         """Open the depot of a project; `repository` is its repository, if the caller has already found it."""
@@ -284,7 +294,7 @@ class StateReader:
         from chargehand.workspace.depot import Depot
 
         with system_errors():
-            home = self.home / "projects" / project.id
+            home = self._reader.home / "projects" / project.id
             return Depot.open(home, repository=repository or project.path, room=self.room)
 
     def mission_depot(self, state: MissionState) -> Depot:
@@ -297,9 +307,9 @@ class StateReader:
         """The quota of the state directory, by the limits of the user's own configuration."""
         from chargehand.workspace.space import StateQuota
 
-        limits = self.user_configuration().config.limits
+        limits = self._reader.user_configuration().config.limits
         return StateQuota(
-            lambda: sorted((self.home / "projects").glob("*/")),
+            lambda: sorted((self._reader.home / "projects").glob("*/")),
             limit=limits.state_mb << 20,
             needed=lambda: self.needed,
             max_age=limits.workspace_age,
@@ -310,7 +320,7 @@ class StateReader:
         """The parts of the state directory that missions need now."""
         from chargehand.reports.disk import StillNeeded
 
-        return StillNeeded(self.mission_reader.summaries())
+        return StillNeeded(self._reader.mission_reader.summaries())
 
 
 def server_secret(server: str) -> str:

@@ -320,5 +320,5 @@ def _select(reader: StateReader, request: StatisticsRequest) -> _Selection:
     if request.repo is not None and request.everywhere:
         raise UsageError(f"both --repo {str(request.repo)!r} and --all were given", hint="give one of them")
     since = None if request.since is None else parse_since(request.since, now=reader.clock.now())
-    project = None if request.everywhere else reader.current_project(request.repo)
+    project = None if request.everywhere else reader.projects.current(request.repo)
     return _Selection(project=project.id if project else None, since=since)

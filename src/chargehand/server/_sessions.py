@@ -15,11 +15,11 @@ from msgspec import Meta
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from chargehand.app.accounts import (
+from chargehand.core.errors import RefusedError, UsageError
+from chargehand.identity.accounts import (
     SESSION_PREFIX,
     Caller,
     OpenedSession,
-    OpenedSessionDocument,
     close_session,
     log_in,
     redeem_login_code,
@@ -28,7 +28,7 @@ from chargehand.app.accounts import (
     session_document,
     token_has_expired,
 )
-from chargehand.core.errors import RefusedError, UsageError
+from chargehand.identity.documents import OpenedSessionDocument
 from chargehand.operations.operation import RestArguments, read_arguments
 from chargehand.reports.reading import StateReader
 from chargehand.server._guard import CallerLimits

@@ -14,9 +14,10 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from chargehand.app.accounts import OpenedSessionDocument, redeem_sign_in, session_document
-from chargehand.app.sign_in import SIGN_IN_LASTS, finish_sign_in, start_sign_in
 from chargehand.core.ports import SignInProvider
+from chargehand.identity.accounts import redeem_sign_in, session_document
+from chargehand.identity.documents import OpenedSessionDocument
+from chargehand.identity.sign_in import SIGN_IN_LASTS, finish_sign_in, start_sign_in
 from chargehand.operations.operation import PREFIX, RestArguments, read_arguments
 from chargehand.reports.reading import StateReader
 from chargehand.server._guard import CallerLimits, Hosts

@@ -11,8 +11,8 @@ from typing import Any
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from chargehand.app.accounts import Caller
 from chargehand.core.errors import BusyError, ChargehandError, NotFoundError, RefusedError
+from chargehand.identity.accounts import Caller
 from chargehand.operations.operation import TerminalQuery, encode_document, read_arguments
 from chargehand.reports.reading import StateReader
 from chargehand.reports.story import TerminalFollower, TerminalRecord

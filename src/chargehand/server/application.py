@@ -24,11 +24,11 @@ from starlette.routing import Route as HttpRoute
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from chargehand.app.accounts import Caller, require_access
 from chargehand.app.composition import App
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
 from chargehand.core.ports import SignInProvider
+from chargehand.identity.accounts import Caller, require_access
 from chargehand.operations.operation import PREFIX, Accepted, FeedQuery, Operation, name_revision, read_arguments
 from chargehand.operations.table import OPERATIONS
 from chargehand.server._access_lines import ACCOUNT, AccessLines

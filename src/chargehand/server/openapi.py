@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from chargehand import __version__
-from chargehand.app.accounts import OpenedSessionDocument
 from chargehand.core.codec import json_schema
+from chargehand.identity.documents import OpenedSessionDocument
 from chargehand.operations.operation import PREFIX, Accepted, FeedQuery, Operation, RestArguments, StreamedContent
 from chargehand.operations.table import OPERATIONS
 from chargehand.policy.access import ACCESS_RULES

@@ -24,11 +24,11 @@ from granian.net import SocketHolder  # type: ignore[attr-defined]  # not declar
 from granian.server.embed import Server
 from msgspec import Struct
 
-from chargehand.app.accounts import require_accounts
 from chargehand.app.worker import AWAY, engine_answers
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError, UsageError
 from chargehand.core.ports import SignInProvider
+from chargehand.identity.accounts import require_accounts
 from chargehand.reports.reading import StateReader, state_home
 from chargehand.reports.statistics import export_traces, watch_alerts
 from chargehand.server._guard import Hosts

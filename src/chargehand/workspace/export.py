@@ -62,6 +62,22 @@ def export_branch(depot: Depot, commit: str, *, branch: str, expected_old: str |
     return Export(ref=ref, state="done")
 
 
+def check_prefix(depot: Depot, prefix: str) -> None:
+    """Return if branches whose names begin with `prefix` can be made in the user's repository.
+
+    Raises `RepositoryError` (`branch_in_the_way`) for a branch with the name of a directory of the prefix.
+    """
+    names = prefix.split("/")[:-1]
+    for count in range(1, len(names) + 1):
+        name = "/".join(names[:count])
+        if depot.repository.git.run("show-ref", "--verify", "--quiet", f"refs/heads/{name}").code == 0:
+            raise RepositoryError(
+                f"a branch {name!r} exists, so git has no room for branches {prefix}…",
+                code="branch_in_the_way",
+                hint=f"rename it (git branch -m {name} NAME), or set another project.branch_prefix",
+            )
+
+
 def _inspect_branch(git: Git, branch: str, expected: str | None) -> tuple[str | None, str]:
     """Return the commit of a branch, and the reason why it cannot be set from `expected`, or an empty string."""
     plain = _PLAIN_BRANCH.fullmatch(branch) is not None and branch != "HEAD"

@@ -16,6 +16,7 @@ One turn (docs/inside.md, "One act of a native agent"):
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -48,7 +49,6 @@ from chargehand.agents.native.model_client import (
     ModelClient,
     ModelRequester,
     NotKeptError,
-    load_client,
     open_client,
 )
 from chargehand.agents.native.skills import find_skills, skill_list
@@ -106,8 +106,8 @@ class NativeAgent:
         self._mcp = mcp
 
     def prepare(self) -> None:
-        """Import the model library, which takes seconds; see `Agent.prepare`."""
-        load_client()
+        """Import the HTTP client; see `Agent.prepare`."""
+        importlib.import_module("httpx")
 
     async def run(self, assignment: Assignment, context: AttemptContext) -> AgentOutcome:
         """Work until the model finishes; see `Agent.run`."""

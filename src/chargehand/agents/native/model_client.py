@@ -1,40 +1,33 @@
-"""Requests of the native agent to its models: pydantic-ai over the attempt's own gateway, with fallbacks."""
+"""Requests of the native agent to its models through the attempt's own gateway, with fallbacks."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import importlib
 import json
 import os
 import re
-import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from chargehand.agents.compaction import Compacted, compact
 from chargehand.agents.contract import AttemptContext, Endpoint, EndpointModel
 from chargehand.agents.conversation import ConversationEntry, to_messages
+from chargehand.agents.model_messages import FinishReason, ModelMessage, ModelResponse, ReplyPart, ReplyTokens
+from chargehand.agents.native.dialects.chat import ChatDialect
+from chargehand.agents.native.dialects.messages import MessagesDialect
 from chargehand.agents.recorded import dump_reply, require_recordable
 from chargehand.agents.text_protocol import describe
 from chargehand.agents.tool_specs import ToolSpec
 from chargehand.core.errors import ExhaustedError, NotFoundError, UpstreamError
-from chargehand.models.contract import Dialect
+from chargehand.models.contract import GatewayFault
+from chargehand.models.dialect_names import DIALECTS
+from chargehand.models.event_stream import EventSplitter, event_data
 from chargehand.models.refusals import classify_refusal
 
 if TYPE_CHECKING:
-    from pydantic_ai.exceptions import ModelAPIError
-    from pydantic_ai.messages import ModelMessage, ModelResponse
-    from pydantic_ai.models import Model
-    from pydantic_ai.settings import ModelSettings
+    import httpx
 
-_LOADING = threading.Lock()
-_MODULES: Mapping[Dialect, tuple[str, ...]] = {
-    "openai": ("pydantic_ai.models.openai", "pydantic_ai.providers.openai_compatible"),
-    "anthropic": ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic"),
-}
-_USUAL_DIALECTS: tuple[Dialect, ...] = ("openai",)
 _BASE_URL = "http://gateway"
 # The gateway's code for a model whose provider is out of quota for hours.
 QUOTA = "quota_exhausted"
@@ -45,8 +38,6 @@ _UNCARRIED = "uncarried"
 _CONNECT_SECONDS = 30.0
 # The gateway bounds each wait for the provider, and reports a timeout: the client must not give up first.
 _SILENCE_SECONDS = 3600.0
-# Anthropic's messages need an output limit; the gateway lowers it to an affordable one.
-_ANTHROPIC_OUTPUT = 16_000
 _TRIES = 3
 # On a retry the same model would refuse the same request.
 _FINAL = frozenset(
@@ -54,6 +45,7 @@ _FINAL = frozenset(
 )
 _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, AssertionError, RecursionError)
 _LONGEST_FAULT = 500
+_LOST_REASON = "the reply broke off"
 # Tokens of one request; a higher count is a provider's mistake.
 _MOST_TOKENS = 100_000_000
 # Tokens assumed for a model whose context is unknown: nearly all current models have that.
@@ -184,13 +176,37 @@ class ModelRequester:
         return self._pictures.get(artifact)
 
 
+class _CallError(Exception):
+    """The gateway refused a call, or its reply broke off; `body` is the decoded error document, or text."""
+
+    def __init__(self, status: int, text: str, body: Any = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.body = body
+
+
+class _ReplyReader(Protocol):
+    """Reads one streamed reply of a dialect."""
+
+    model: str
+    finish_reason: FinishReason | None
+
+    def read(self, event: Mapping[str, Any]) -> None:
+        """Take in one event."""
+        ...
+
+    def finish(self) -> list[ReplyPart]:
+        """Return the parts of the reply."""
+        ...
+
+
 class ModelClient:
     """Sends conversations to the models of one endpoint; made by `open_client`."""
 
-    def __init__(self, endpoint: Endpoint, http: Any) -> None:
+    def __init__(self, endpoint: Endpoint, http: httpx.AsyncClient) -> None:
         self._endpoint = endpoint
         self._http = http
-        self._models: dict[str, Model[Any]] = {}
 
     async def request(
         self,
@@ -207,123 +223,126 @@ class ModelClient:
         `NotKeptError`. Raises `ExhaustedError` (`budget`), and `UpstreamError` if no whole reply arrives for any
         reason.
         """
-        from pydantic_ai.direct import model_request_stream
-        from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior
-        from pydantic_ai.models import ModelRequestParameters
-        from pydantic_ai.tools import ToolDefinition
-
-        if model.name not in self._models:
-            self._models[model.name] = _connect(model, self._endpoint.token, self._http)
+        kind = MessagesDialect if model.dialect == "anthropic" else ChatDialect
+        dialect = kind(model.name)
+        body = dialect.write(messages, tools, model.max_output)
+        reader = dialect.reader(on_text)
+        meter = DIALECTS["anthropic" if model.dialect == "anthropic" else "openai"].stream_meter({})
         begun = False
         try:
-            async with model_request_stream(
-                self._models[model.name],
-                list(messages),
-                model_settings=_request_settings(model, kept=kept),
-                model_request_parameters=ModelRequestParameters(
-                    function_tools=[
-                        ToolDefinition(
-                            name=tool.name,
-                            description=tool.description,
-                            parameters_json_schema=dict(tool.parameters),
-                            strict=False,
-                        )
-                        for tool in tools
-                    ]
-                ),
-                # Prompts must not leak into tracing.
-                instrument=False,
-            ) as stream:
+            async for event in self._stream(dialect.path, dialect.headers, body, kept=kept):
+                reader.read(event)
+                meter.take(event)
                 begun = True
-                async for event in stream:
-                    # Text comes with the start of a part and with its deltas; calls are shown when they run.
-                    if event.event_kind == "part_start" and event.part.part_kind == "text":
-                        on_text(event.part.content)
-                    elif event.event_kind == "part_delta" and event.delta.part_delta_kind == "text":
-                        on_text(event.delta.content_delta)
-                response = stream.get()
-                require_recordable(response)
-                return response
-        except ModelAPIError as error:
+            if not begun:
+                raise ValueError("the stream ended without an event")
+            used = meter.metered.usage
+            response = _make_response(reader, used.input, used.output, used.cached, used.cache_write)
+            require_recordable(response)
+            return response
+        except _CallError as error:
             if kept:
                 raise NotKeptError from error
             raise _translate_error(error, model.name, begun=begun) from error
-        # The libraries rely on the types of a provider's reply, and fail unpredictably on other types.
-        except (UnexpectedModelBehavior, *_UNREADABLE) as error:
+        # Event and reply are read without checking every type first.
+        except (GatewayFault, *_UNREADABLE) as error:
             if kept:
                 raise NotKeptError from error
             message = f"model {model.name!r} gave no usable reply: {type(error).__name__}: {error}"
             raise UpstreamError(message[:_LONGEST_FAULT], code="upstream_malformed") from error
 
+    async def _stream(
+        self, path: str, headers: Mapping[str, str], body: Mapping[str, Any], *, kept: bool
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield the decoded events of a reply; raises `_CallError`."""
+        import httpx
 
-def load_client(dialects: Iterable[Dialect] = _USUAL_DIALECTS) -> None:
-    """Import the clients of these dialects, once per process: that takes seconds."""
-    modules = ["pydantic_ai.direct", *(module for dialect in dialects for module in _MODULES[dialect])]
-    with _LOADING:  # two concurrent imports would meet half-loaded modules
-        for module in modules:
-            importlib.import_module(module)
+        sent = {**headers, "authorization": f"Bearer {self._endpoint.token}", "content-type": "application/json"}
+        if kept:
+            # The gateway's own header: it never calls a model for such a request.
+            sent["x-chargehand-kept"] = "only"
+        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        try:
+            async with self._http.stream("POST", path, headers=sent, content=content) as reply:
+                if reply.status_code != httpx.codes.OK:
+                    raise _read_refusal(reply.status_code, await reply.aread())
+                split = EventSplitter()
+                async for piece in reply.aiter_bytes():
+                    for event in split.feed(piece):
+                        if (read := _read_event(event)) is not None:
+                            yield read
+                if (read := _read_event(split.rest())) is not None:
+                    yield read
+        except httpx.HTTPError as error:
+            raise _CallError(0, f"the connection failed: {type(error).__name__}: {error}") from error
 
 
 @asynccontextmanager
 async def open_client(endpoint: Endpoint) -> AsyncIterator[ModelClient]:
     """Connect to an endpoint's socket for the block."""
-    # In a thread: a pause or a cancellation must not wait for it.
-    await asyncio.to_thread(load_client, {model.dialect for model in endpoint.models})
-    import httpx2
+    import httpx
 
     directory = os.open(endpoint.socket.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         # The kernel accepts 107 bytes; a path by file descriptor is short for any state directory.
-        transport = httpx2.AsyncHTTPTransport(uds=f"/proc/self/fd/{directory}/{endpoint.socket.name}")
-        timeout = httpx2.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
-        async with httpx2.AsyncClient(transport=transport, timeout=timeout) as http:
+        # Only the gateway retries, since it knows what a call may have cost.
+        transport = httpx.AsyncHTTPTransport(uds=f"/proc/self/fd/{directory}/{endpoint.socket.name}", retries=0)
+        timeout = httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
+        async with httpx.AsyncClient(transport=transport, timeout=timeout, base_url=_BASE_URL) as http:
             yield ModelClient(endpoint, http)
     finally:
         os.close(directory)
 
 
-def _connect(model: EndpointModel, token: str, http: Any) -> Model[Any]:
-    # Only the gateway retries, since it knows what a call may have cost: the clients do not.
-    if model.dialect == "anthropic":
-        from anthropic import AsyncAnthropic
-        from pydantic_ai.models.anthropic import AnthropicModel
-        from pydantic_ai.providers.anthropic import AnthropicProvider
-
-        anthropic = AsyncAnthropic(base_url=_BASE_URL, api_key=token, http_client=http, max_retries=0)
-        return AnthropicModel(model.name, provider=AnthropicProvider(anthropic_client=anthropic))
-    from openai import AsyncOpenAI
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
-
-    openai = AsyncOpenAI(base_url=f"{_BASE_URL}/v1", api_key=token, http_client=http, max_retries=0)
-    return OpenAIChatModel(model.name, provider=OpenAICompatibleProvider("gateway", openai_client=openai))
-
-
-def _request_settings(model: EndpointModel, *, kept: bool) -> ModelSettings:
-    from pydantic_ai.settings import ModelSettings
-
-    settings = ModelSettings(timeout=_SILENCE_SECONDS)
-    if kept:
-        # The gateway's own header: it never calls a model for such a request.
-        settings["extra_headers"] = {"x-chargehand-kept": "only"}
-    if model.dialect == "anthropic":
-        # Without a mark Anthropic caches nothing, and a conversation is paid in full each turn.
-        settings["cache"] = True
-        settings["max_tokens"] = model.max_output or _ANTHROPIC_OUTPUT
-    elif model.max_output is not None:
-        settings["max_tokens"] = model.max_output
-    return settings
+def _make_response(
+    reader: _ReplyReader, read: int | None, written: int | None, cached: int | None, stored: int | None
+) -> ModelResponse:
+    return ModelResponse(
+        parts=reader.finish(),
+        usage=ReplyTokens(
+            input_tokens=read or 0,
+            output_tokens=written or 0,
+            cache_read_tokens=cached or 0,
+            cache_write_tokens=stored or 0,
+        ),
+        model_name=reader.model,
+        finish_reason=reader.finish_reason,
+    )
 
 
-def _translate_error(error: ModelAPIError, model: str, *, begun: bool) -> ExhaustedError | UpstreamError:
+def _read_event(event: bytes) -> dict[str, Any] | None:
+    """Return an event's document, `None` if it has none; raises `_CallError` for an error inside the stream."""
+    data = event_data(event)
+    if not data or data.startswith(b"[DONE]"):
+        return None
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise _CallError(0, f"an event of the stream is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError("an event of the stream is not an object")
+    if document.get("error"):
+        raise _CallError(0, _LOST_REASON, document)
+    return document
+
+
+def _read_refusal(status: int, content: bytes) -> _CallError:
+    text = content.decode(errors="replace")
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = text
+    return _CallError(status, f"HTTP {status}: {text[:_LONGEST_FAULT]}", body)
+
+
+def _translate_error(error: _CallError, model: str, *, begun: bool) -> ExhaustedError | UpstreamError:
     """Return the error as one of ours; the gateway's codes decide, never its sentences."""
-    body: Any = error.body
+    body = error.body
     document = body.get("error", body) if isinstance(body, dict) else None
-    code = error.provider_error_code
-    text = error.message
-    status = getattr(error, "status_code", 0)
+    code = None
+    text = error.text
     if isinstance(document, dict):  # the gateway sends code and message in every dialect
-        code = code or document.get("code")
+        code = document.get("code")
         text = document["message"] if isinstance(document.get("message"), str) else text
     text = re.sub(r"\s+", " ", text)
     if code == "price_unknown":
@@ -337,7 +356,7 @@ def _translate_error(error: ModelAPIError, model: str, *, begun: bool) -> Exhaus
     if code in (_UNCARRIED, "upstream_page", "upstream_untrusted"):
         return UpstreamError(text, code=code)
     refusal = classify_refusal(
-        status, f"{text} {body if isinstance(body, str) else json.dumps(body, default=str)}"
+        error.status, f"{text} {body if isinstance(body, str) else json.dumps(body, default=str)}"
     )
     message = f"model {model!r} gave no reply: {text}"
     return UpstreamError(message, code="upstream_cut" if begun else refusal or "model_failed")

@@ -89,7 +89,7 @@ class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
     def depot(self) -> Depot:
         """Open the project's depot, with a time limit for its git commands."""
         project = self.app.store.projects.find(self.state.project)
-        depot = self.app.depot(project)
+        depot = self.app.projects.depot(project)
         # Git in a worker thread cannot be cancelled with its action, so each command gets its own limit.
         depot.git = depot.git.limited(self.state.limit_seconds)
         return depot
@@ -101,7 +101,7 @@ class ActionContext(msgspec.Struct, frozen=True, kw_only=True):
         `RefusedError` (`action_denied`).
         """
         state = self.state
-        rules = self.app.rules()
+        rules = self.app.preparation.rules()
         assert state.kind is not None
         # A separate kind: rules for agents need no exceptions for a person's manual actions.
         action = Other(kind="action", name=state.kind, facts=facts)

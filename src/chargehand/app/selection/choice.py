@@ -74,7 +74,11 @@ def _role_entry(config: Config, name: str) -> StandingSetting:
 
 
 # The default model of each provider, used if only its key is available.
-DEFAULT_MODELS: Mapping[str, str] = {"anthropic": "anthropic:claude-sonnet-5-5", "openai": "openai:gpt-6.1-sol"}
+DEFAULT_MODELS: Mapping[str, str] = {
+    "anthropic": "anthropic:claude-sonnet-5-5",
+    "openai": "openai:gpt-6.1-sol",
+    "gemini": "gemini:gemini-3.7-flash",
+}
 # Coding agents searched for on PATH.
 AGENT_PROGRAMS = ("claude", "codex", "gemini", "qwen", "opencode", "cursor-agent")
 _SETUP_HINTS = (

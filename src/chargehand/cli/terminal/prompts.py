@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,10 @@ from chargehand.app.missions import resolve_option
 from chargehand.cli.terminal.lines import write_aside
 from chargehand.core.errors import ConfigError, UsageError
 from chargehand.core.state import MissionState, Question
+
+if TYPE_CHECKING:
+    from chargehand.app.agents import InstalledProgram
+    from chargehand.cli.terminal.output import Output
 
 
 def ask_question(asked: Question) -> str | None:
@@ -79,3 +85,44 @@ def confirm_promotion(state: MissionState) -> bool:
     for reason in state.reasons:
         write_aside(f"{reason.code}: {reason.message}")
     return click.confirm("This needs a person's approval. Promote it?", default=False, err=True)
+
+
+def installed_line(program: InstalledProgram) -> str:
+    """Return one line about an installed coding agent and how to use it."""
+    from chargehand.app.agents import agent_option
+
+    option = agent_option(program.name)
+    use = f"use it with --agent {option} --model NAME" if option else "Chargehand cannot run it"
+    return f"{program.name} is installed ({program.path}): {use}"
+
+
+class TerminalPrompts:
+    """The questions of `init` and `model add` on a terminal; everything goes to stderr."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+
+    def notice(self, text: str, /) -> None:
+        """Show a line."""
+        self._out.notice(text)
+
+    def confirm(self, question: str, /, *, default: bool) -> bool:
+        """Return yes or no."""
+        return click.confirm(question, default=default, err=True)
+
+    def text(self, question: str, /, *, default: str | None = None, hidden: bool = False) -> str:
+        """Return a line without blanks at its ends."""
+        answer = click.prompt(question, default=default, show_default=bool(default), hide_input=hidden, err=True)
+        return str(answer).strip()
+
+    def number(self, question: str, /, *, largest: int) -> int:
+        """Return a number from 1 to `largest`."""
+        return int(click.prompt(question, type=click.IntRange(1, largest), default=1, err=True))
+
+    def word(self, question: str, /, *, words: Sequence[str]) -> str:
+        """Return one of the words."""
+        return str(click.prompt(question, type=click.Choice(words), default=words[0], err=True))
+
+    def installed(self, program: InstalledProgram, /) -> None:
+        """Show a coding agent that is installed."""
+        self._out.notice(installed_line(program))

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from chargehand.configuration.extras import require_extra
 from chargehand.core.errors import ConfigError, InfrastructureError
 from chargehand.durable.engine_file import connect, make_ready
 
@@ -61,7 +62,10 @@ def typed_errors(url: str) -> Iterator[None]:
 
 
 def check_url(url: str, *, sqlite: bool = True) -> None:
-    """Raise `ConfigError` if the URL names no usable database; `sqlite`: whether a file is accepted."""
+    """Raise `ConfigError` if the URL names no usable database; `sqlite`: whether a file is accepted.
+
+    Raises `NotInstalledError` if the driver of its database is missing.
+    """
     import sqlalchemy as sa
 
     try:
@@ -76,6 +80,8 @@ def check_url(url: str, *, sqlite: bool = True) -> None:
             code="engine_url",
             hint=("sqlite:///PATH or " if sqlite else "") + "postgresql://USER@HOST/DATABASE",
         )
+    if not is_sqlite(url):
+        require_extra("postgres")
 
 
 def prepare(url: str) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from chargehand.core.records import Export, TargetDelivery
 from chargehand.missions.delivery.outcome import describe_export, with_retry
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import DeliveryTarget, Services
-from chargehand.missions.verdict.commits import HEADS, PREFIX
+from chargehand.missions.verdict.commits import HEADS, exported_name
 from chargehand.workspace.errors import Fault
 from chargehand.workspace.export import export_branch, export_notes
 
@@ -45,7 +45,7 @@ class ExportTarget(DeliveryTarget):
         if state.exported is not None and state.export is not None:
             export = await self._write(commit, state.export.ref.removeprefix(HEADS), state.exported)
         else:
-            branch = f"{PREFIX}{state.request.slug}"
+            branch = exported_name(state)
             export = await self._write(commit, branch, None)
             if export.state == "blocked":  # e.g. the name is taken
                 other = await self._write(commit, f"{branch}-{self._journal.mission[-6:]}", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from chargehand.core.config import ProjectConfig
 from chargehand.core.plans import Task
 from chargehand.core.records import Base
 from chargehand.core.state import MissionState
@@ -13,10 +14,15 @@ from chargehand.missions.reading import mission_ref
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.head import Head
 
-PREFIX = "chargehand/"
 HEADS = "refs/heads/"
 # The trigger of a checkpoint with a person's message (`git commit`).
 COMMITTED = "committed"
+
+
+def exported_name(state: MissionState) -> str:
+    """Return the branch that a mission's result is exported to, unless the name is taken then."""
+    project = state.config.project if state.config is not None else ProjectConfig()
+    return f"{project.branch_prefix}{state.request.slug if state.request else ''}"
 
 
 def promotion_parents(depot: Depot, tip: str, base: Base) -> tuple[str, ...]:
@@ -68,7 +74,7 @@ def judged_head(depot: Depot, state: MissionState, base: Base, tree: str, checks
     if tip != base.commit and _lands_unchanged(depot, tip, base, tree):
         parents = promotion_parents(depot, tip, base)
     message = promotion_message(depot, state, tree, checks, mission=state.id)
-    branch = state.export.ref.removeprefix(HEADS) if state.export is not None else f"{PREFIX}{request.slug}"
+    branch = state.export.ref.removeprefix(HEADS) if state.export is not None else exported_name(state)
     acceptance = tuple(path for _, path in request.check_files)
     # One tree is one commit, however often it is judged: values that a check derives from its id stay the same.
     when = datetime.fromisoformat(state.created) if state.created else None

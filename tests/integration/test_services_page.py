@@ -1,4 +1,4 @@
-"""The page about a first repository: its script starts a real service for a check."""
+"""The page about services: its script starts a real service for a check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Cli, repository
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/first-repository.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/services.md"
 TEST = """\
 import os
 import subprocess

@@ -13,10 +13,10 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from chargehand.app.access.secrets import digest_secret, new_secret
-from chargehand.app.accounts import Caller, require_access
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.ports import PendingSignIn, SignInProvider
+from chargehand.identity._secrets import digest_secret, new_secret
+from chargehand.identity.accounts import Caller, require_access
 from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import Actor, as_moment
 from chargehand.store.sign_ins import SubjectRow

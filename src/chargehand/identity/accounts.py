@@ -17,21 +17,22 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand import __version__
-from chargehand.app.access.documents import AccessLogDocument as AccessLogDocument
-from chargehand.app.access.documents import CreatedTokenDocument as CreatedTokenDocument
-from chargehand.app.access.documents import LoginCodeDocument as LoginCodeDocument
-from chargehand.app.access.documents import OpenedSessionDocument as OpenedSessionDocument
-from chargehand.app.access.documents import SessionDocument as SessionDocument
-from chargehand.app.access.documents import TokenDocument as TokenDocument
-from chargehand.app.access.documents import TokenListDocument as TokenListDocument
-from chargehand.app.access.documents import UserDocument as UserDocument
-from chargehand.app.access.documents import UserListDocument as UserListDocument
-from chargehand.app.access.documents import UserRemovedDocument as UserRemovedDocument
-from chargehand.app.access.passwords import compare_password, hash_password
-from chargehand.app.access.secrets import digest_secret, new_secret
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError, StoreError, UsageError, nearest
 from chargehand.core.ids import new_id
+from chargehand.identity._secrets import digest_secret, new_secret
+from chargehand.identity.documents import (
+    AccessLogDocument,
+    CreatedTokenDocument,
+    LoginCodeDocument,
+    SessionDocument,
+    TokenDocument,
+    TokenListDocument,
+    UserDocument,
+    UserListDocument,
+    UserRemovedDocument,
+)
+from chargehand.identity.passwords import compare_password, hash_password
 from chargehand.policy.access import (
     ROLES,
     SCOPES,

@@ -1,0 +1,1 @@
+"""Accounts of the server: logins, sessions, tokens, external sign-in, and the access log."""
