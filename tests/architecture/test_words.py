@@ -80,3 +80,33 @@ def test_the_glossary_is_short_and_says_each_word_once() -> None:
 @pytest.mark.parametrize(("name", "lone"), [("_told", True), ("_asked", True), ("_request_model", False)])
 def test_the_participle_pattern(name: str, lone: bool) -> None:
     assert bool(PARTICIPLE.fullmatch(name)) is lone
+
+
+def texts_of_messages(tree: ast.AST) -> Iterator[str]:
+    """Yield the strings of a module apart from its docstrings."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for each in body if isinstance(body, list) else ():
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+                each.value.value = ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_no_message_names_a_page_that_an_installed_copy_lacks() -> None:
+    page = re.compile(r"\bdocs/(?:how-to|reference|tutorial)/")
+    named = [
+        path.name
+        for path in SOURCES
+        for text in texts_of_messages(ast.parse(path.read_text()))
+        if page.search(text)
+    ]
+    for path in (ROOT / "src/chargehand").rglob("*.toml"):
+        named += [
+            path.name for line in path.read_text().splitlines() if not line.startswith("#") and page.search(line)
+        ]
+    assert not named
+    assert list(texts_of_messages(ast.parse('"""See docs/how-to/a.md."""\nHINT = "see docs/how-to/a.md"')))[
+        -1:
+    ] == ["see docs/how-to/a.md"]

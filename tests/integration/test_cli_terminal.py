@@ -189,7 +189,7 @@ def test_control_c_at_a_terminal(cli: Cli, mark: str) -> None:
     wait_until(lambda: sleepers(mark))
     shown.until("agent working")
     shown.say("\x03")
-    shown.until("Ctrl-C again stops")
+    shown.until("c cancel")
     shown.say("\x03")
     assert shown.end() == 130
     assert "Stopping. Press Ctrl-C again to force quit." in shown.shown
@@ -199,12 +199,15 @@ def test_control_c_at_a_terminal(cli: Cli, mark: str) -> None:
 
 
 @pytest.mark.needs_bwrap
-def test_a_pipe_shows_only_the_result(cli: Cli) -> None:
+def test_a_pipe_gets_the_result_on_stdout_and_one_line_per_step_on_stderr(cli: Cli) -> None:
     started = cli.start("run", "Mend", "--agent", agent(f"printf l%sd ou; {GOLD}"))
     out, err = started.communicate(timeout=WAIT)
     assert started.returncode == 0
-    assert err == ""
-    assert "loud" not in out
+    assert out.startswith("mission   m-")
+    assert out.count("mission   m-") == 1
+    steps = [line.split()[0] for line in err.splitlines()]
+    assert steps == ["before", "attempt", "green", "attempt"]
+    assert "loud" not in out + err
     assert "promoted" in out
     assert "\x1b" not in out
 

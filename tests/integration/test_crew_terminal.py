@@ -20,7 +20,7 @@ from tests.terminal_kit import Terminal
 
 pytestmark = pytest.mark.needs_bwrap
 SHOWN, HIDDEN, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
-OFFER = "p pause, t TEXT"
+OFFER = "p pause   t TEXT"
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
 def test_the_demo_prints_all_its_steps_and_names_the_scripted_parts(kept: Kept) -> None:
     assert "The model's words are a script, and its price is play money. All else is real" in kept.text
     told_in_order = (
-        "before      red",
+        "before      python3 -m unittest discover: ",
         "attempt 1",
         "finish      The discount is fixed and every test passes.",
         "AssertionError: 500 != 499",

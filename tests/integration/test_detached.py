@@ -161,6 +161,9 @@ class TakingWorker:
     def output(self, stream: str, piece: bytes, /) -> None:
         pass
 
+    def check_output(self, stream: str, piece: bytes, /) -> None:
+        pass
+
 
 def run_here(cli: Cli, repo: Path, observer: TakingWorker) -> RunOutcome:
     request = RunRequest(text="mend", agent=MEND, only_checks=("true",), repo=repo)

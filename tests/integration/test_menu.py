@@ -17,7 +17,7 @@ from mission_kit import GOLD
 
 pytestmark = pytest.mark.needs_bwrap
 SLOW = f"echo began; sleep {MARK}; {GOLD}"
-OFFER = "p pause, t TEXT"
+OFFER = "p pause   t TEXT"
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_run_is_paused_messaged_and_resumed_from_its_menu(cli: Cli) -> None:
     shown.say("\x03")
     shown.until(OFFER)
     shown.say("t be quick\n")
-    shown.until("Sent")
+    shown.until("Not delivered")
     assert wake()
     assert shown.end() == 0, shown.shown
     assert (len(told(cli, MissionPaused)), len(told(cli, MissionResumed))) == (1, 1)
@@ -75,7 +75,7 @@ def test_a_watcher_can_stop_watching_without_ending_the_mission(cli: Cli) -> Non
     shown.say("\x03")
     shown.until("q stop watching")
     shown.say("t hello\n")
-    shown.until("Sent")
+    shown.until("Not delivered")
     shown.raw = ""
     shown.say("\x03")
     shown.until("q stop watching")

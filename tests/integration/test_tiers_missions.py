@@ -63,7 +63,7 @@ def test_the_resource_usage_of_an_attempt_is_reported(tmp_path: Path) -> None:
     shown = cli.say("mission", "show", done.document["mission"], cwd=repo)
     assert shown.document["attempts"][0]["usage"] == used
     assert shown.document["tier"]["tier"] == "process"
-    assert shown.document["tier"]["reason"].startswith("it is the default")
+    assert shown.document["tier"]["reason"] == "default"
     stats = cli.say("stats", cwd=repo).document
     assert stats["sandboxes"]["cpu"]["known"] + stats["sandboxes"]["cpu"]["unknown"] == 1
     log = cli.say("mission", "log", done.document["mission"], cwd=repo).stdout

@@ -90,7 +90,7 @@ FAULTS: list[tuple[dict[str, str], str, str, str]] = [
     ({"agent": "patch:/nonexistent.patch"}, "file_unreadable", "/nonexistent.patch", "--agent patch:FILE"),
     ({"agent": "native:openai:x"}, "no_key", "OPENAI_API_KEY", "chargehand secret set OPENAI_API_KEY"),
     ({"agent": "command:true", "model": "gemini:x"}, "no_key", "GEMINI_API_KEY", "chargehand secret set"),
-    ({"agent": "relay"}, "no_key", "'keyless' needs the key OPENAI_API_KEY", "chargehand secret set"),
+    ({"agent": "relay"}, "no_key", "OPENAI_API_KEY is not set (for model 'keyless')", "chargehand secret set"),
     (
         {"agent": "native:read"},
         "no_script",

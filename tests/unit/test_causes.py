@@ -60,6 +60,17 @@ def test_the_code_of_an_ended_attempt_decides(status: AttemptStatus, code: str, 
     assert cause.remedy
 
 
+def test_more_attempts_are_not_advised_for_tests_that_failed_before_the_change() -> None:
+    known, new = attempt_cause(attempt("refused", "check_failed", "still_failing")), "new_failures"
+    assert known is not None
+    assert (known.kind, known.code) == ("check", "check_failed")
+    assert "before your change too" in known.remedy
+    for codes in (("check_failed",), ("check_failed", new), ("check_failed", new, "still_failing")):
+        cause = attempt_cause(attempt("refused", *codes))
+        assert cause is not None
+        assert "--attempts" in cause.remedy
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [("refused", "check"), ("failed", "engine"), ("timed_out", "budget"), ("cancelled", "person")],

@@ -247,7 +247,7 @@ def test_missions_are_listed_by_status_age_and_number(cli: Cli) -> None:
     later = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()  # in every time zone
     assert cli("mission", "list", "--since", later).stdout == "No such missions.\n"
     document = cli.json("mission", "list", "--limit", "2")
-    assert [each["mission"] for each in document["missions"]] == ["m-b", "m-c"]
+    assert [each["mission"] for each in document["missions"]] == ["m-c", "m-b"]
     assert document["left_out"] == 1
     assert cli.json("mission", "list", "--limit", "0")["left_out"] == 0
     for words in (("--since", "soon"), ("--status", "nosuch"), ("--limit", "-1")):

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from tests.conftest import git, make_repository, repository_state, write_files
 
 from chargehand.app.composition import App
+from chargehand.app.projects import clean_branches
 from chargehand.cli.main import chargehand
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.mission_events import BaseResolved, MissionClaimed, MissionCreated, MissionFinished
 from chargehand.core.records import Base, Checkpoint, MissionRequest, Reason
+from chargehand.workspace.branches import MergedBranch
 
 FILES = {
     "shop/__init__.py": "",
@@ -163,10 +166,10 @@ def test_several_agents_have_to_be_chosen_from(cli: Cli) -> None:
     assert "one, two" in error["message"]
 
 
-def test_no_agent_is_an_error_and_three_ways_out_on_stderr(cli: Cli) -> None:
+def test_no_agent_is_an_error_and_ways_out_on_stderr(cli: Cli) -> None:
     done = cli("run", "x", code=2)
     assert done.stdout == ""
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint", "hint", "hint"]
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint", "hint"]
 
 
 def test_an_unavailable_tier_is_refused_without_a_replacement(cli: Cli) -> None:
@@ -390,7 +393,7 @@ def test_missions_are_found_by_parts_of_their_ids(cli: Cli) -> None:
     assert cli.json("mission", "show", "first")["mission"] == first
     assert cli.error("mission", "show", "m-", code=2)["code"] == "ambiguous"
     assert cli.error("mission", "show", "nosuch", code=2)["code"] == "not_found"
-    assert [row["mission"] for row in cli.json("mission", "list")["missions"]] == [first, second]
+    assert [row["mission"] for row in cli.json("mission", "list")["missions"]] == [second, first]
 
 
 def test_missions_of_this_repository_or_of_all(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,3 +547,107 @@ def test_read_only_commands_read_borrowed_objects_of_a_shared_clone(cli: Cli) ->
     (shared / "chargehand.toml").unlink()
     values = cli.json("config", "show", "--repo", str(shared))["values"]
     assert values["project.checks"] == ["of the shared one"]
+
+
+# --- single keys, and completion
+
+
+def test_a_key_is_shown_listed_and_removed(cli: Cli) -> None:
+    assert cli.json("config", "list")["values"] == {}
+    assert "Nothing is set" in cli("config", "list").stdout
+    cli("config", "set", "limits.time", "90s")
+    assert cli("config", "get", "limits.time").stdout == "1m30s\n"
+    found = cli.json("config", "get", "limits.time")
+    assert (found["value"], found["origin"].startswith(str(cli.user_file))) == (90, True)
+    assert list(cli.json("config", "list")["origins"]) == ["limits.time"]
+    assert cli.json("config", "unset", "limits.time")["removed"]
+    assert not cli.json("config", "unset", "limits.time")["removed"]
+    assert cli.json("config", "get", "limits.time")["origin"] == "default"
+    assert cli("config", "path").stdout == f"{cli.user_file}\n"
+
+
+def test_every_key_is_listed_with_its_meaning(cli: Cli) -> None:
+    keys = {each["key"]: each["meaning"] for each in cli.json("config", "list", "--all")["keys"]}
+    assert {"limits.time", "models.NAME.tools"} <= keys.keys()
+    assert all(keys.values())
+
+
+def test_unknown_keys_and_entries_that_are_not_set_are_errors(cli: Cli) -> None:
+    assert "limits.time" in cli.error("config", "get", "limits.tim", code=2)["hint"]
+    assert "limits.time" in cli.error("config", "unset", "limits.tim", code=2)["hint"]
+    assert cli.error("config", "get", "models.none.model", code=2)["code"] == "not_found"
+    assert "config set" in cli.error("config", "edit", code=2)["hint"]
+
+
+def completed(*words: str) -> dict[str, str | None]:
+    complete = ShellComplete(chargehand, {}, "chargehand", "_CHARGEHAND_COMPLETE")
+    return {each.value: each.help for each in complete.get_completions(list(words[:-1]), words[-1])}
+
+
+def test_missions_are_completed_with_their_status(cli: Cli) -> None:
+    assert completed("mission", "show", "") == {}
+    mission = cli.mission("first")
+    assert completed("mission", "show", "") == {"last": "the newest mission", mission: "refused: first"}
+    assert completed("mission", "cancel", "la") == {"last": "the newest mission"}
+    assert mission in completed("checkpoint", "list", "m-")
+    assert mission in completed("exec", "--mission", "m-")
+
+
+def test_names_of_the_configuration_are_completed(cli: Cli) -> None:
+    cli("config", "set", "agents.fixer.command", '["true"]')
+    cli("config", "set", "models.house.model", "tiny")
+    assert {"native", "fixer"} <= completed("run", "--agent", "").keys()
+    assert completed("run", "--model", "ho").keys() == {"house"}
+    assert completed("run", "--sandbox", "con").keys() == {"container"}
+    assert completed("run", "--team", "test-").keys() == {"test-first"}
+    assert "models.house.tools" in completed("config", "get", "models.house.")
+    cli.user_file.write_text("[limits")  # a shell shows no errors
+    assert "native" in completed("run", "--agent", "")
+    assert "limits.time" in completed("config", "set", "limits.t")
+
+
+# --- merged branches
+
+
+def test_merged_branches_are_shown_and_removed_and_others_stay(cli: Cli) -> None:
+    git(cli.repository, "branch", "chargehand/merged")
+    git(cli.repository, "branch", "mine/merged")
+    git(cli.repository, "checkout", "-q", "-b", "chargehand/open")
+    git(cli.repository, "commit", "-q", "--allow-empty", "-m", "open")
+    git(cli.repository, "checkout", "-q", "-")
+    git(cli.repository, "worktree", "add", "-q", "-b", "chargehand/out", str(cli.place / "out"))
+
+    def branches() -> set[str]:
+        return set(git(cli.repository, "for-each-ref", "--format=%(refname:short)", "refs/heads").split())
+
+    before = branches()
+    assert cli.error("branch", "clean", code=2)["hint"].startswith("add --yes")
+    assert [each["name"] for each in cli.json("branch", "clean", "--dry-run")["merged"]] == ["chargehand/merged"]
+    assert branches() == before
+    assert "chargehand/merged @ " in cli("branch", "clean", "--yes").stdout
+    assert branches() == before - {"chargehand/merged"}
+    assert cli.json("branch", "clean", "--yes") == {"merged": [], "removed": []}
+
+
+def test_a_branch_that_moved_meanwhile_is_not_removed(cli: Cli) -> None:
+    git(cli.repository, "branch", "chargehand/merged")
+
+    def move(merged: tuple[MergedBranch, ...]) -> bool:
+        git(cli.repository, "checkout", "-q", "chargehand/merged")
+        git(cli.repository, "commit", "-q", "--allow-empty", "-m", "more")
+        git(cli.repository, "checkout", "-q", "-")
+        return True
+
+    with App.open() as app:
+        assert clean_branches(app, cli.repository, confirm=move).removed == ()
+    assert git(cli.repository, "log", "-1", "--format=%s", "chargehand/merged").strip() == "more"
+
+
+# --- `mission continue` without arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"), [((), "MISSION"), (("last",), "TEXT"), (("m-0abc",), "TEXT"), (("do more",), "MISSION")]
+)
+def test_without_a_terminal_a_missing_argument_is_named(cli: Cli, words: tuple[str, ...], missing: str) -> None:
+    assert f"'{missing}'" in cli.error("mission", "continue", *words, code=2)["message"]

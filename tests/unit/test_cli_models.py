@@ -145,7 +145,7 @@ def test_whether_agents_can_work(cli: Cli, provider: Provider) -> None:
         "native": True,
     }
     assert "not found inside the sandbox" in probed["gone"]["found"]
-    assert probed["native"]["found"].startswith("local: answers in")
+    assert probed["native"]["found"].startswith("local answers in")
     cli("agent", "probe", "sed")
     cli("agent", "probe", "/nowhere/program", code=2)
     cli.set(M_KEY="other")

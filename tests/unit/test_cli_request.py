@@ -163,7 +163,7 @@ def test_a_missing_agent_is_an_error_with_a_short_hint() -> None:
     with pytest.raises(UsageError) as none:
         chosen(configured())
     assert none.value.code == "no_agent"
-    assert len(none.value.hint.splitlines()) == 3
+    assert len(none.value.hint.splitlines()) == 2
     assert '--agent "command:' in none.value.hint
     assert "chargehand init" in none.value.hint
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from chargehand.configuration.edit import set_user_value, set_user_values
+from chargehand.app.configuration import edit_configuration
+from chargehand.configuration.edit import set_user_value, set_user_values, unset_user_value
 from chargehand.configuration.lines import key_lines, scan
 from chargehand.core.errors import ConfigError
+from chargehand.reports.reading import StateReader
 
 _TEXT = """\
 # my settings
@@ -232,3 +235,96 @@ def test_other_line_ends_count_the_same() -> None:
 def test_invalid_toml_has_no_key_lines() -> None:
     for text in ("a", "= 1", "[a", "a = {", "a = " + "[" * 10_000, 'a = "'):
         assert scan(text) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "after"),
+    [
+        (
+            _TEXT,
+            "limits.time",
+            _TEXT.replace('[limits]            # be careful\n  time = "10m"      # ten minutes\n', ""),
+        ),
+        (_TEXT, "project.forbid", _TEXT.partition("[project]")[0]),
+        ("limits = { time = 5, attempts = 2 }\n", "limits.time", "limits = { attempts = 2 }\n"),
+        ("limits = { time = 5, attempts = 2 }\n", "limits.attempts", "limits = { time = 5 }\n"),
+        ("limits = { time = 5 }\n", "limits.time", "limits = { }\n"),
+        ("limits.time = 5\nlimits.attempts = 2", "limits.attempts", "limits.time = 5\n"),
+        ("[limits]\ntime = 5\n", "limits.attempts", "[limits]\ntime = 5\n"),
+        ("[limits]\r\ntime = 5\r\nattempts = 2\r\n", "limits.time", "[limits]\r\nattempts = 2\r\n"),
+    ],
+)
+def test_a_key_is_removed_with_its_empty_table(tmp_path: Path, text: str, key: str, after: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(text.encode())
+    was_there = key.rpartition(".")[2] in key_names(text)
+    assert unset_user_value(path, key) == was_there
+    assert path.read_bytes().decode() == after
+    assert not unset_user_value(path, key)
+
+
+def key_names(text: str) -> set[str]:
+    return {name for table in tomllib.loads(text).values() for name in table}
+
+
+def test_a_key_that_the_rest_needs_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    text = '[agents.fix]\nkind = "command"\ncommand = ["true"]\n'
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        unset_user_value(path, "agents.fix.command")
+    with pytest.raises(ConfigError, match="unknown key"):
+        unset_user_value(path, "limits.tim")
+    assert path.read_text() == text
+
+
+class TestWholeFile:
+    @pytest.fixture
+    def reader(self, tmp_path: Path) -> Iterator[StateReader]:
+        environ = {"CHARGEHAND_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path)}
+        with StateReader.open(environ=environ) as opened:
+            yield opened
+
+    @staticmethod
+    def write(*texts: str) -> Callable[[Path], None]:
+        left = list(texts)
+        return lambda copy: copy.write_text(left.pop(0)) and None
+
+    def test_an_invalid_text_is_edited_again_or_left_out(self, reader: StateReader, tmp_path: Path) -> None:
+        path = tmp_path / "chargehand/config.toml"
+        bad, good = "[limits]\nattempts = 0\n", "[limits]\nattempts = 4\n"
+        done = edit_configuration(reader, edit=self.write(bad, good), ask_again=lambda error: True)
+        assert (done.changed, path.read_text()) == (True, good)
+        seen = list[str]()
+        for text in (bad, "[limits", "[limit]\n"):
+            kept = edit_configuration(
+                reader, edit=self.write(text), ask_again=lambda error: seen.append(error.message) is not None
+            )
+            assert (kept.changed, path.read_text()) == (False, good)
+        assert all(str(path) in message for message in seen)
+        assert len(seen) == 3
+
+    def test_a_file_that_is_broken_now_can_be_repaired(self, reader: StateReader, tmp_path: Path) -> None:
+        path = tmp_path / "chargehand/config.toml"
+        path.parent.mkdir()
+        path.write_text("[limits")
+        assert edit_configuration(reader, edit=self.write("[limits]\n"), ask_again=lambda error: False).changed
+        assert path.read_text() == "[limits]\n"
+
+    def test_a_change_by_another_program_is_not_lost(self, reader: StateReader, tmp_path: Path) -> None:
+        path = tmp_path / "chargehand/config.toml"
+        set_user_value(path, "limits.attempts", "2")
+        before = path.read_text()
+
+        def edit(copy: Path) -> None:
+            copy.write_text("[limits]\nattempts = 3\n")
+            set_user_value(path, "limits.attempts", "5")
+
+        with pytest.raises(ConfigError, match="meanwhile"):
+            edit_configuration(reader, edit=edit, ask_again=lambda error: True)
+        assert path.read_text() == before.replace("2", "5")
+
+    def test_without_a_change_no_file_is_made(self, reader: StateReader, tmp_path: Path) -> None:
+        done = edit_configuration(reader, edit=lambda copy: None, ask_again=lambda error: True)
+        assert (done.exists, done.changed) == (False, False)
+        assert not (tmp_path / "chargehand").exists()

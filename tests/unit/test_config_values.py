@@ -202,7 +202,7 @@ def test_an_invalid_price_is_refused(written: object) -> None:
 
 def test_a_budget_must_be_more_than_zero() -> None:
     assert _value("limits.budget_usd", 1) == 1.0
-    with pytest.raises(ConfigError, match="more than 0"):
+    with pytest.raises(ConfigError, match="greater than 0"):
         _value("limits.budget_usd", 0)
 
 

@@ -45,9 +45,9 @@ def test_tasks_of_a_plan_do_not_count_towards_the_limit(app: App) -> None:
     children = [ask(app, coordinator, f"t{number}") for number in range(4)]
     newest = ask(app)
     assert listed("--limit", "1") == ([newest], 2)
-    assert listed("--limit", "2") == ([coordinator, *children, newest], 1)
-    assert listed("--limit", "3") == ([single, coordinator, *children, newest], 0)
-    assert listed() == ([single, coordinator, *children, newest], 0)
+    assert listed("--limit", "2") == ([newest, *children[::-1], coordinator], 1)
+    assert listed("--limit", "3") == ([newest, *children[::-1], coordinator, single], 0)
+    assert listed() == ([newest, *children[::-1], coordinator, single], 0)
     lines = run("mission", "list", "--limit", "2").stdout.splitlines()
     assert [line.split()[0] for line in lines[1:7]] == [newest, coordinator, *children]
     assert all(line.startswith("  ") for line in lines[3:7])
@@ -59,7 +59,7 @@ def test_a_task_without_a_listed_coordinator_is_listed_alone(app: App) -> None:
     first, second = ask(app, coordinator, "a"), ask(app, coordinator, "b")
     for child in (first, second):
         end(app, child, "failed")
-    assert listed("--status", "failed") == ([first, second], 0)
+    assert listed("--status", "failed") == ([second, first], 0)
     assert listed("--status", "failed", "--limit", "1") == ([second], 1)
 
 

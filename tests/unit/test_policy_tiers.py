@@ -90,13 +90,12 @@ def test_without_any_offer_the_tier_is_unavailable(given_facts: TierFacts) -> No
     assert in_question(given_facts)[0] == needed_tier(given_facts)[0]
 
 
-def test_a_requested_tier_is_used_and_the_reason_names_the_needed_tier() -> None:
+def test_a_requested_tier_is_used_and_the_reason_names_where_it_was_requested() -> None:
     weak = choose_tier(facts(wish="process", network=True), [])
     assert (weak.tier, weak.needed) == ("process", "vm")
-    assert "auto would need vm" in weak.reason
-    origins = {"--sandbox": "you chose it", "default": "it is the default"}
-    for origin, reason in (*origins.items(), ("", "the mission's configuration names it")):
-        assert choose_tier(facts(wish="container", origin=origin), []).reason == reason
+    for origin in ("--sandbox", "default", "config.toml:3"):
+        assert choose_tier(facts(wish="container", origin=origin), []).reason == origin
+    assert choose_tier(facts(wish="container", origin=""), []).reason == "the mission's configuration"
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ async def _probe_native(
         limits=resolved.config.limits,
         environ=app.environ,
     )
-    return probe.fine, f"{model}: {describe_probe(probe)}"
+    return probe.fine, describe_probe(probe)
 
 
 async def _probe_in_sandbox(

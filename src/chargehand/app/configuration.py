@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,12 +11,27 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from chargehand.app.wiring.policy_files import add_override
-from chargehand.configuration.edit import check_user_value, set_user_value, set_user_values
-from chargehand.configuration.keys import find_key, format_key_value, format_value
-from chargehand.configuration.locations import user_config_path
+from chargehand.configuration.edit import (
+    check_user_text,
+    check_user_value,
+    set_user_value,
+    set_user_values,
+    unknown_key,
+    unset_user_value,
+    write_user_file,
+)
+from chargehand.configuration.keys import (
+    NAMED,
+    entry_keys,
+    find_key,
+    format_key_value,
+    format_value,
+    section_keys,
+)
+from chargehand.configuration.locations import load_user_file, user_config_path
 from chargehand.configuration.records import UntrustedKey
 from chargehand.core.attempt_events import ActionJudged
-from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.core.events import read_payload
 from chargehand.credentials.credentials import Origin
 from chargehand.policy.actions import (
@@ -38,6 +54,7 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
 
 __all__ = ["check_user_value", "set_user_values"]
+_EMPTY_FILE = "# Your own configuration. `chargehand config list --all` lists every key.\n"
 
 
 class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +64,44 @@ class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
     origins: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     untrusted: tuple[UntrustedKey, ...]
     notes: tuple[str, ...]
+
+
+class ConfigurationValue(msgspec.Struct, frozen=True, kw_only=True):
+    """One key with its value in force, and where that comes from."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+class ConfigurationKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that the configuration may have; NAME in it is the name of an entry."""
+
+    key: str
+    default: Any
+    meaning: str
+
+
+class ConfigurationKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """All keys that the configuration may have."""
+
+    keys: tuple[ConfigurationKey, ...]
+
+
+class ConfigurationRemoval(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that was removed from a file, or was not in it."""
+
+    key: str
+    path: str
+    removed: bool
+
+
+class ConfigurationPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """The user's own file, whether it exists, and whether an editor has just changed it."""
+
+    path: str
+    exists: bool
+    changed: bool = False
 
 
 class ConfigurationChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +134,78 @@ def set_configuration(reader: StateReader, key: str, value: str) -> Configuratio
     path = user_config_path(reader.environ)
     set_user_value(path, key, value)
     return ConfigurationChange(key=key, value=value, path=str(path))
+
+
+def get_configuration(app: App, key: str, repo: Path | None) -> ConfigurationValue:
+    """Return one key with its value in force. Raises `ConfigError`, `NotFoundError` if no entry sets it."""
+    known = find_key(key)
+    if known is None:
+        raise unknown_key(key)
+    view = show_configuration(app, repo, with_origins=True)
+    if key not in view.values:
+        raise NotFoundError(f"{key} is not set", code="not_found", hint=f"chargehand config set {key} VALUE")
+    origins = view.origins if isinstance(view.origins, dict) else {}
+    return ConfigurationValue(key=key, value=view.values[key], origin=origins.get(key, ""))
+
+
+def list_configuration(app: App, repo: Path | None) -> ConfigurationView:
+    """Return the keys that a person set, here or for all projects, with their origins."""
+    view = show_configuration(app, repo, with_origins=True)
+    origins = view.origins if isinstance(view.origins, dict) else {}
+    told = {key: origin for key, origin in origins.items() if not origin.startswith(("default", "profile "))}
+    return msgspec.structs.replace(view, values={key: view.values[key] for key in told}, origins=told)
+
+
+def list_configuration_keys() -> ConfigurationKeys:
+    """Return all keys that the configuration may have, in the order of the documentation."""
+    rows = (*section_keys().values(), *(key for table in NAMED for key in entry_keys(table).values()))
+    return ConfigurationKeys(
+        keys=tuple(ConfigurationKey(key=row.name, default=row.default, meaning=row.doc) for row in rows)
+    )
+
+
+def unset_configuration(reader: StateReader, key: str) -> ConfigurationRemoval:
+    """Remove one key from the user's own file, keeping everything else in it; raise `ConfigError`."""
+    path = user_config_path(reader.environ)
+    return ConfigurationRemoval(key=key, path=str(path), removed=unset_user_value(path, key))
+
+
+def find_configuration(reader: StateReader) -> ConfigurationPlace:
+    """Return the place of the user's own file, which need not exist or be valid."""
+    path = user_config_path(reader.environ)
+    return ConfigurationPlace(path=str(path), exists=path.is_file())
+
+
+def edit_configuration(
+    reader: StateReader, *, edit: Callable[[Path], None], ask_again: Callable[[ConfigError], bool]
+) -> ConfigurationPlace:
+    """Let a person change the whole file of their own, which may be invalid now; it is never half-written.
+
+    `edit` changes a copy and returns once the person is done. `ask_again` is called with each error in the copy:
+    `False` leaves the file as it was. Raises `ConfigError`, also if the file was changed meanwhile.
+    """
+    path = user_config_path(reader.environ)
+    before = load_user_file(path)
+    with tempfile.TemporaryDirectory(prefix="chargehand-") as directory:
+        copy = Path(directory) / path.name
+        copy.touch(mode=0o600)
+        copy.write_text(_EMPTY_FILE if before is None else before.text, encoding="utf-8", newline="")
+        while True:
+            edit(copy)
+            try:
+                edited = load_user_file(copy)
+                if edited is None or edited.text == (_EMPTY_FILE if before is None else before.text):
+                    return find_configuration(reader)
+                check_user_text(path, edited.text)
+                break
+            except ConfigError as error:
+                if not ask_again(error):
+                    return find_configuration(reader)
+    now = load_user_file(path)
+    if now != before:
+        raise ConfigError(f"{path}: another program changed it meanwhile", hint="edit it again")
+    write_user_file(path, edited.text)
+    return ConfigurationPlace(path=str(path), exists=True, changed=True)
 
 
 def format_setting(name: str, value: object) -> str:

@@ -83,7 +83,7 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocument:
-    """Return missions, the oldest first, and how many `limit` omits. Raises `UsageError`."""
+    """Return missions, the newest first, and how many `limit` omits. Raises `UsageError`."""
     project = None if request.everywhere else reader.projects.current(request.repository)
     since = parse_since(request.since, now=reader.clock.now()).isoformat() if request.since else ""
     queue = reader.mission_reader.queue()
@@ -103,7 +103,7 @@ def list_missions(reader: StateReader, request: ListRequest) -> MissionListDocum
         counted = [each.mission for each in chosen if each.parent not in ids]
         kept = set(counted[-request.limit :] if request.limit else counted)
         shown = [each for each in chosen if each.mission in kept or each.parent in kept]
-        document = MissionListDocument(missions=shown, left_out=len(counted) - len(kept))
+        document = MissionListDocument(missions=shown[::-1], left_out=len(counted) - len(kept))
         made = reader.lists[key] = (listings, queue, document)
     return made[2]
 
@@ -186,13 +186,15 @@ def follow_mission(
     `with_output` also yields, in order of time, the lines that its agents print.
     """
     followed = reader.mission_reader.followed(mission)
-    last_wait = ""
+    told = set[str]()
     patience = Patience()
     with OutputReader(reader.home, mission) as output:
         while True:
             state, events = followed.look()
             settled = state.status in SETTLED and not goes_on_by_itself(state)
             lines = (each for each in output.read() if each.stream != CHECK_STREAM) if with_output else ()
+            if events:  # a reason that returns after progress is news again
+                told.clear()
             merged: Iterator[Event | OutputLine] = heapq.merge(
                 events, lines, key=lambda each: datetime.fromisoformat(each.time)
             )
@@ -207,8 +209,8 @@ def follow_mission(
             # A worker that was just started joins in a moment.
             if state.plan is not None or (reason is not None and reason.code == "no_worker"):
                 reason = patience.lasting(reason)
-            if reason is not None and reason.message != last_wait:
-                last_wait = reason.message
+            if reason is not None and reason.message not in told:
+                told.add(reason.message)
                 yield reason
             time.sleep(LOOK_SECONDS)
 

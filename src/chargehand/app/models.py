@@ -298,15 +298,16 @@ async def probe_models(
 
 
 def describe_probe(probe: ModelProbe | ModelProbeView) -> str:
-    """Describe in one line how a model answered."""
+    """Describe in one line how a model answered, by its name."""
     if probe.error:
-        return probe.error
-    tools = {
-        True: "calls tools",
-        False: "does not call tools: set its tools = false",
-        None: "tool calls not tried",
-    }
+        return f"{probe.name}: {probe.error}"
+    if probe.tools is False:
+        said = f"{probe.name} answers but did not use the tool it was offered"
+        # A short form such as ollama:qwen3 has no keys of its own.
+        known = ":" not in probe.name
+        return f"{said}. If it has none: chargehand config set models.{probe.name}.tools false" if known else said
+    tools = "calls tools" if probe.tools else "tool calls not tried"
     price = (
         f"price from {probe.price_source}" if probe.price_source else "price unknown, so refused under a budget"
     )
-    return f"answers in {probe.seconds:.1f} s, {tools[probe.tools]}, {price}"
+    return f"{probe.name} answers in {probe.seconds:.1f} s, {tools}, {price}"

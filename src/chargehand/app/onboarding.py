@@ -168,7 +168,9 @@ def initialise(app: App, repo: Path | None, prompts: Prompts | None) -> InitResu
         )
         more = prompts.text("Another check (empty: none)", default="")
         checks = (*checks, more) if more else checks
-        if found.setup is not None and prompts.confirm(f"Always set up with `{found.setup}`?", default=True):
+        if found.setup is not None and prompts.confirm(
+            f'Install what the checks need with "{found.setup}" before each mission?', default=True
+        ):
             setup = found.setup
         name = _ask_agent(app, prompts)
     # A build may refuse files without the project's licence header, and it also runs in the missions' checks.
@@ -406,9 +408,7 @@ class _AgentQuestions:
             keys = _PastedKeys(stored=self._app.credentials, pasted=secret)
             limits = self._config.limits
             probe = asyncio.run(probe_model(name, model, keys=keys, limits=limits, environ=self._app.environ))
-            self._prompts.notice(
-                f"{'works' if probe.fine else 'does not work yet'}: {name}: {describe_probe(probe)}"
-            )
+            self._prompts.notice(f"{'It works: ' if probe.fine else ''}{describe_probe(probe)}")
             if not probe.fine:
                 again = "paste the key again" if secret_name else "try again"
                 self._prompts.notice(f"again: {again}; keep: use it as it is; other: choose something else")

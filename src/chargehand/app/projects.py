@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from chargehand.configuration.trust import describe_untrusted
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.records import Base
 from chargehand.reports.reading import StateReader, working_directory
+from chargehand.workspace.branches import MergedBranch, merged_branches, remove_branch
 from chargehand.workspace.checkout import install_hook, remove_hook
 from chargehand.workspace.repository import find_repository
 
@@ -30,6 +32,28 @@ if TYPE_CHECKING:
 def remember_registries(app: App, state: MissionState) -> None:
     """Let the setup of a mission's project reach the registries from now on; the calling user grants it."""
     app.store.trust.grant(state.project, REGISTRIES, identity=app.identity())
+
+
+class BranchCleanup(msgspec.Struct, frozen=True, kw_only=True):
+    """The merged branches of Chargehand in a repository, and the names of those that were removed."""
+
+    merged: tuple[MergedBranch, ...]
+    removed: tuple[str, ...]
+
+
+def clean_branches(
+    app: App, repo: Path | None, *, confirm: Callable[[tuple[MergedBranch, ...]], bool]
+) -> BranchCleanup:
+    """Remove the branches of Chargehand that are part of HEAD, if the person agrees to all of them.
+
+    A branch that moved meanwhile stays. Raises `RepositoryError`.
+    """
+    repository = app.projects.find(repo, only_reads=True).depot.repository
+    merged = merged_branches(repository)
+    if not merged or not confirm(merged):
+        return BranchCleanup(merged=merged, removed=())
+    removed = tuple(each.name for each in merged if remove_branch(repository, each))
+    return BranchCleanup(merged=merged, removed=removed)
 
 
 class ProjectEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ NO_PLAN = "none"
 AUTO_PLAN = "auto"
 _LARGEST_PLAN_BYTES = 1 << 20
 _REPLY = re.compile(r"(?:([1-9][0-9]{0,5})\.)?([1-9][0-9]{0,5})")
-_FILE_HINT = "name a file of YAML or JSON; `docs/how-to/plans.md` describes it"
+_FILE_HINT = "name a file of YAML or JSON, such as `tasks: [{id: add-login, text: add a login page}]`"
 
 
 def read_plan_file(app: App, name: str, *, option: str = "--plan") -> Plan:

@@ -286,6 +286,10 @@ class RunObserver(Protocol):
         """Handle a piece of the agent's output."""
         ...
 
+    def check_output(self, stream: Stream, piece: bytes, /) -> None:
+        """Handle a piece of a check's output; a piece `$ COMMAND` begins each check."""
+        ...
+
 
 def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | None = None) -> PreparedRun:
     """Validate a request without starting anything.
@@ -445,7 +449,9 @@ async def _run_to_rest(
 ) -> tuple[MissionState, ChargehandError | None]:
     """Return the mission's state once it is settled, and the error that ended the run, if any."""
     try:
-        return await run_with_output(app, session.missions, mission, also=observer.output), None
+        return await run_with_output(
+            app, session.missions, mission, also=observer.output, also_checks=observer.check_output
+        ), None
     except asyncio.CancelledError:
         # A signal, or an order from `mission cancel`: either way the mission is settled by now.
         task = asyncio.current_task()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option, repo_option
+from chargehand.cli.terminal.options import complete_names, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -48,7 +48,7 @@ def list_(repo: Path | None, out: Output) -> None:
 
 
 @agent.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_names("agents"))
 @repo_option
 @json_option
 def probe(name: str | None, repo: Path | None, out: Output) -> int:
@@ -66,5 +66,5 @@ def probe(name: str | None, repo: Path | None, out: Output) -> int:
     for each in probes.agents:
         out.text(f"{each.name}: {'' if each.fine else 'cannot work: '}{each.found}")
         if not each.acknowledge:
-            out.text("  It cannot confirm critical messages: one freezes it, and you decide how to continue.")
+            out.text('  After "mission send --critical" this agent stops until you decide.')
     return 0 if all(each.fine for each in probes.agents) else 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option, named_mission_argument
+from chargehand.cli.terminal.options import complete_missions, json_option, named_mission_argument, pager_option
 
 if TYPE_CHECKING:
     from chargehand.app.checkpoints import PlannedRestore
@@ -17,6 +17,7 @@ _mission_option = click.option(
     "--mission",
     default="last",
     metavar="MISSION",
+    shell_complete=complete_missions,
     help="The mission that the checkpoints belong to (default: the last).",
 )
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
@@ -31,7 +32,7 @@ def checkpoint() -> None:
 
 
 @checkpoint.command("list")
-@click.argument("mission", metavar="[MISSION]", default="last")
+@click.argument("mission", metavar="[MISSION]", default="last", shell_complete=complete_missions)
 @json_option
 def list_(mission: str, out: Output) -> None:
     """List a mission's checkpoints, the oldest first."""
@@ -76,6 +77,7 @@ def show(checkpoint: str, mission: str, out: Output) -> None:
 @_mission_option
 @click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
 @click.option("--inverse", is_flag=True, help="Show the changes from B back to A.")
+@pager_option
 @json_option
 def diff(a: str, b: str, mission: str, stat: bool, inverse: bool, out: Output) -> None:
     """Show what changed from checkpoint A to checkpoint B, as a patch for git apply.

@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
     },
     "Maintain": {
         "gc": ("chargehand.cli.storage", "gc"),
+        "branch": ("chargehand.cli.storage", "branch"),
         "store": ("chargehand.cli.storage", "store"),
     },
 }

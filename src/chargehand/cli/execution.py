@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.terminal.options import base_option, json_option, repo_option, time_option
+from chargehand.cli.terminal.options import (
+    base_option,
+    complete_missions,
+    json_option,
+    repo_option,
+    time_option,
+)
 
 if TYPE_CHECKING:
     from chargehand.app.sandbox_commands import ExecRequest
@@ -25,7 +31,12 @@ _NOT_FORMATTED = 2
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD…")
 @repo_option
 @base_option
-@click.option("--mission", metavar="MISSION", help="Work on this mission's result (its last checkpoint).")
+@click.option(
+    "--mission",
+    metavar="MISSION",
+    shell_complete=complete_missions,
+    help="Work on this mission's result (its last checkpoint).",
+)
 @time_option
 @click.option("--detach", is_flag=True, help="Return an action's id at once; `chargehand action` follows it.")
 @click.option(
@@ -182,7 +193,12 @@ def _read_snippet(file: str, given: str | None, others: tuple[str, ...]) -> tupl
 @click.command("format")
 @click.argument("paths", nargs=-1, metavar="[PATH]…")
 @repo_option
-@click.option("--mission", metavar="MISSION", help="Format this mission's result, as a new checkpoint.")
+@click.option(
+    "--mission",
+    metavar="MISSION",
+    shell_complete=complete_missions,
+    help="Format this mission's result, as a new checkpoint.",
+)
 @click.option("--check", is_flag=True, help="Change nothing: exit 1 if a file would change.")
 @click.option("--staged", is_flag=True, help="Only files that are staged for the next commit.")
 @click.option("--apply", is_flag=True, help="Write into your files, those that are as they were staged.")

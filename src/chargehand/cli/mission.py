@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chargehand.cli.terminal.options import (
-    RequestCommand,
+    ContinueCommand,
     TextCommand,
+    complete_missions,
     detail_options,
     follow_up_options,
     json_option,
     mission_argument,
     named_mission_argument,
+    pager_option,
     task_option,
 )
 
@@ -61,7 +63,7 @@ def mission() -> None:
 )
 @json_option
 def list_(limit: int | None, out: Output, **options: Any) -> None:
-    """List missions, the newest first; JSON has the oldest first."""
+    """List missions, the newest first."""
     from chargehand.app.missions import ListRequest, list_missions
     from chargehand.reports.reading import StateReader
 
@@ -77,7 +79,7 @@ def list_(limit: int | None, out: Output, **options: Any) -> None:
 def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> None:
     """Write missions as a table, the newest first; `chosen` says whether the list is filtered."""
     from chargehand.app.missions import listed_status
-    from chargehand.cli.terminal.output import count_text, local_time
+    from chargehand.cli.terminal.output import count_text, local_time, status_colour
 
     if not found.missions:
         out.text("No such missions." if chosen else 'No missions yet. Start one: chargehand run "TEXT"')
@@ -85,10 +87,13 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
     listed = {each.mission for each in found.missions}
     tree = []
     # The newest mission first; missions of tasks follow below their coordinator, the oldest first.
-    for each in reversed(found.missions):
+    missions = found.missions
+    if missions[0].created >= missions[-1].created:  # an older server has the oldest first
+        missions = missions[::-1]
+    for each in reversed(missions):
         if each.parent not in listed:
             tree.append((each, ""))
-            tree += [(child, "  ") for child in found.missions if child.parent == each.mission]
+            tree += [(child, "  ") for child in missions if child.parent == each.mission]
     rows = []
     for each, indent in tree:
         title = (each.request or "").strip().partition("\n")[0]
@@ -106,8 +111,9 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
     needed = sum(max(map(len, column)) + 2 for column in zip(headers, *rows, strict=True)) - 2
     # The branch repeats the words of the request, so it is omitted if the terminal is too narrow.
     shown = len(headers) - (out.width is not None and out.width < needed)
-    out.table(headers[:shown], [row[:shown] for row in rows])
-    for each in reversed(found.missions):
+    colours = [status_colour(listed_status(each)) for each, _ in tree]
+    out.table(headers[:shown], [row[:shown] for row in rows], colours=colours, coloured=1)
+    for each in reversed(missions):
         if each.waits is not None:
             out.text(f"{each.mission} waits: {each.waits.message}")
     if found.left_out:
@@ -283,6 +289,7 @@ _REPORTED_HEADINGS = {
 @mission_argument
 @click.option("--stat", is_flag=True, help="Show only how many lines each file gained and lost.")
 @click.option("--checkpoint", metavar="COMMIT", help="Up to this checkpoint instead of the result.")
+@pager_option
 @json_option
 def diff(mission: str, stat: bool, checkpoint: str | None, out: Output) -> None:
     """Show a mission's changes against its base, as a patch for git apply."""
@@ -331,16 +338,6 @@ def resume(mission: str, step: bool, to_end: bool, out: Output) -> None:
         print_result(out, change.state, app.store)
 
 
-_DELIVERIES = {
-    "next_step": "Message recorded. The agent gets it before its next step.",
-    "next_attempt": "Message recorded. The agent gets it with its next attempt: it does not listen as it works.",
-    "next_task": "Message recorded. Tasks that start from now on get it; to reach a running task, use --task ID.",
-    "no_attempt_left": "Message recorded. The agent does not listen as it works, and this is its last attempt: it "
-    "gets the message only if the mission is resumed. Use --critical to stop it and be asked.",
-    "on_resume": "Message recorded. The agent gets it when the mission runs: chargehand mission resume {mission}",
-}
-
-
 @mission.command(cls=TextCommand)
 @named_mission_argument
 @click.argument("text")
@@ -351,13 +348,14 @@ def send(mission: str, text: str, task: str | None, critical: bool, out: Output)
     """Send the agent a message. An agent that does not listen while it works gets it with its next attempt."""
     from chargehand.app.composition import App
     from chargehand.app.missions import addressed_mission, message_document, send_message
+    from chargehand.cli.terminal.rendering import delivery_text
 
     with App.open() as app:
         meant = addressed_mission(app, mission, "send", task=task)
         _name_task(out, meant)
         sent = message_document(send_message(app, meant.mission, text, critical=critical))
     out.document(sent)
-    out.text(_DELIVERIES[sent.delivery].format(mission=sent.mission))
+    out.text(delivery_text(sent))
     if critical:
         out.text("If the agent does not acknowledge it within 10 s, it is frozen and you are asked.")
 
@@ -429,9 +427,9 @@ def fork(mission: str, at: str | None, model: str | None, reply: str | None, det
         return show_outcome(app, out, continue_with_answers(app, out, continue_mission(app, out, made)))
 
 
-@mission.command("continue", cls=RequestCommand)
-@named_mission_argument
-@click.argument("text")
+@mission.command("continue", cls=ContinueCommand)
+@click.argument("mission", required=False, shell_complete=complete_missions)
+@click.argument("text", required=False)
 @follow_up_options
 @detail_options
 @json_option
@@ -439,7 +437,7 @@ def continue_(mission: str, text: str, detach: bool, out: Output, **limits: str 
     """Ask for more from a mission that ended, in the same conversation.
 
     A promoted mission stays as it is, and a new mission continues from its commit. Any other mission continues
-    itself, from its last checkpoint.
+    itself, from its last checkpoint. Without MISSION you pick one on a terminal.
 
     \b
     Example:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option, repo_option
+from chargehand.cli.terminal.options import complete_names, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -115,7 +115,7 @@ def add(out: Output) -> int:
 
 
 @model.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names("models"))
 @repo_option
 @json_option
 def show(name: str, repo: Path | None, out: Output) -> None:
@@ -224,7 +224,7 @@ def invoice(repo: Path | None, everywhere: bool, since: str | None, out: Output)
 
 
 @model.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_names("models"))
 @click.option("--quick", is_flag=True, help="Only check that it answers and calls tools; store nothing.")
 @repo_option
 @json_option
@@ -248,7 +248,7 @@ def probe(name: str | None, quick: bool, repo: Path | None, out: Output) -> int:
         out.text("No model is configured, and none was found. Run `chargehand init` to set one up.")
         return 1
     for each in probes.models:
-        out.text(f"{each.name}: {describe_probe(each)}")
+        out.text(describe_probe(each))
         if each.warning is not None:
             out.text(f"  its key is weakly protected: {each.warning}")
         if each.abilities is not None:

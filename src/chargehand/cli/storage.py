@@ -1,4 +1,4 @@
-"""`chargehand artifact`, `gc` and `store`: show, check, back up and clean the state directory."""
+"""`chargehand artifact`, `gc`, `store` and `branch`: show, check, back up and clean up what missions left."""
 
 from __future__ import annotations
 
@@ -15,8 +15,52 @@ if TYPE_CHECKING:
     from chargehand.app.storage import GcOptions
     from chargehand.cli.terminal.output import Output
     from chargehand.store.chain import AuditProblem
+    from chargehand.workspace.branches import MergedBranch
 
 _KINDS = ("workspaces", "bases", "layers", "litter")
+
+
+@click.group()
+def branch() -> None:
+    """Remove branches of missions from your repository."""
+
+
+@branch.command()
+@repo_option
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def clean(repo: Path | None, dry_run: bool, yes: bool, out: Output) -> None:
+    """Remove the branches chargehand/… that are merged into your current branch.
+
+    They are shown first, and you are asked. Branches that are checked out stay, and so do all missions.
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.projects import clean_branches
+    from chargehand.core.errors import UsageError
+    from chargehand.core.text import shown_path
+
+    if not (yes or dry_run or out.can_ask):
+        raise UsageError(
+            "this is not a terminal, so you cannot be asked", hint="add --yes to agree, or --dry-run to look"
+        )
+
+    def confirm(merged: tuple[MergedBranch, ...]) -> bool:
+        for each in merged:
+            out.text(f"{shown_path(each.name)} @ {each.commit[:12]}")
+        if dry_run or yes:
+            return yes and not dry_run
+        return click.confirm(
+            f"Remove {'it' if len(merged) == 1 else f'all {len(merged)}'}?", default=False, err=True
+        )
+
+    with App.open() as app:
+        done = clean_branches(app, repo, confirm=confirm)
+    out.document(done)
+    if not done.merged:
+        out.text("No branch chargehand/… is merged into your current branch.")
+    elif not dry_run:
+        out.text(f"removed {len(done.removed)} of {len(done.merged)}")
 
 
 @click.command()

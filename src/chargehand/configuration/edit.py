@@ -1,4 +1,4 @@
-"""Setting one key in the user's file, keeping its comments and layout."""
+"""Changes to the user's file: single keys, keeping comments and layout, or its whole text."""
 
 from __future__ import annotations
 
@@ -45,10 +45,49 @@ def set_user_values(path: Path, values: Mapping[str, str]) -> None:
         except ConfigError:
             as_meant = False
         if not as_meant:
-            message = "the file is laid out in a way that cannot be edited safely"
-            raise config_error(str(path), message, "change it in an editor")
+            raise _cannot_edit(path)
+    write_user_file(path, text)
+
+
+def unset_user_value(path: Path, key: str) -> bool:
+    """Remove one dotted key from the user's file; return whether it was there.
+
+    A table that has no other key is removed as well. Raises as `set_user_values`.
+    """
+    if find_key(key) is None:
+        raise unknown_key(key)
+    parts = tuple(key.split("."))
+    text = (load_user_file(path) or UserFile(path=path, text="")).text
+    data = parse_toml(text, name=str(path))
+    if not _has_value(data, parts):
+        return False
+    text = _remove(text, parts)
+    if _without_empty(parse_toml(text, name=str(path))) != _without_empty(_without_value(data, parts)):
+        raise _cannot_edit(path)
+    write_user_file(path, text)
+    return True
+
+
+def check_user_text(path: Path, text: str) -> None:
+    """Raise `ConfigError` if this cannot be the text of the user's file at `path`."""
+    parse_toml(text, name=str(path))
     # The whole file: a valid value may contradict another key, as with `kind` and `command`.
     resolve(user=UserFile(path=path, text=text))
+
+
+def unknown_key(key: str) -> ConfigError:
+    """Return the error for a key that does not exist."""
+    return ConfigError(f"unknown key {format_value(key)}", hint=nearest(key, known_names()))
+
+
+def _cannot_edit(path: Path) -> ConfigError:
+    message = "the file is laid out in a way that cannot be edited safely"
+    return config_error(str(path), message, "change it by hand: chargehand config edit")
+
+
+def write_user_file(path: Path, text: str) -> None:
+    """Replace the user's file atomically by a valid text. Raises `ConfigError`; the file is then unchanged."""
+    check_user_text(path, text)
     # The file is replaced atomically; a link stays a link, and the mode is kept (0600 for a new file).
     try:
         target = path.resolve()
@@ -81,7 +120,7 @@ def check_user_value(key: str, value: str) -> Any:
     """
     known = find_key(key)
     if known is None:
-        raise ConfigError(f"unknown key {format_value(key)}", hint=nearest(key, known_names()))
+        raise unknown_key(key)
     parsed = parse_text(known, value, known.name)
     if known.shape != "seconds":
         return list(parsed) if isinstance(parsed, tuple) else parsed
@@ -103,6 +142,50 @@ def _with_value(data: dict[str, Any], parts: tuple[str, ...], value: Any) -> dic
         return data | {head: value}
     table = data.get(head, {})
     return data | {head: _with_value(table if isinstance(table, dict) else {}, tuple(rest), value)}
+
+
+def _has_value(data: Any, parts: tuple[str, ...]) -> bool:
+    for part in parts:
+        if not isinstance(data, dict) or part not in data:
+            return False
+        data = data[part]
+    return True
+
+
+def _without_value(data: dict[str, Any], parts: tuple[str, ...]) -> dict[str, Any]:
+    head, *rest = parts
+    if not rest:
+        return {key: value for key, value in data.items() if key != head}
+    return data | {head: _without_value(data[head], tuple(rest))}
+
+
+def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
+    """Return nested tables without those that contain nothing."""
+    cleaned = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in data.items()}
+    return {key: value for key, value in cleaned.items() if value != {}}
+
+
+def _remove(text: str, parts: tuple[str, ...]) -> str:
+    """Return the text without a key, and without the header of its table if nothing is left in that."""
+    for entry in scan(text):
+        if entry.path == parts and entry.kind == "line":
+            text = _remove_lines(text, entry)
+            break
+        if entry.path == parts and entry.kind == "inline":
+            after = re.match(r"[ \t]*,[ \t]*", text[entry.end :])
+            before = text[: entry.start] if after else re.sub(r",?[ \t]*$", "", text[: entry.start])
+            text = before + text[entry.end + (after.end() if after else 0) :]
+            break
+    table, entries = parts[:-1], scan(text)
+    if any(entry.path[: len(table)] == table and entry.path != table for entry in entries):
+        return text
+    header = next((entry for entry in entries if entry.kind == "table" and entry.path == table), None)
+    return text if header is None else _remove_lines(text, header)
+
+
+def _remove_lines(text: str, entry: TomlEntry) -> str:
+    end = text.find("\n", entry.end)
+    return text[: text.rfind("\n", 0, entry.start) + 1] + ("" if end < 0 else text[end + 1 :])
 
 
 def _insert(text: str, parts: tuple[str, ...], value: str) -> str:

@@ -224,9 +224,8 @@ def parse_value(key: ConfigKey, value: object, place: str) -> Any:
                     key, "a duration", value, place, "write '90s', '30m', '2h', '1h30m' or a number of seconds"
                 )
             if not 0 < seconds <= LONGEST_SECONDS:
-                raise _wrong_value(
-                    key, f"more than 0 and at most {format_seconds(LONGEST_SECONDS)}", value, place, _IN_RANGE
-                )
+                bound = f"at most {format_seconds(LONGEST_SECONDS)}" if seconds > 0 else "greater than 0"
+                raise _wrong_value(key, bound, value, place, _IN_RANGE)
             return seconds
     return _parse_list(key, value, place)
 
@@ -253,7 +252,9 @@ def parse_text(key: ConfigKey, text: str, place: str) -> Any:
         # A longer number stays text and is refused below: Python does not parse thousands of digits.
         value = int(stripped) if re.fullmatch(r"-?[0-9]{1,18}", stripped) else text
     elif key.shape == "number":
-        number = parse_number(stripped)
+        number = parse_number(stripped.removeprefix("-"))
+        if number is not None and stripped.startswith("-"):  # refused below, by its value
+            number = -int(number) if number.is_integer() else -number
         value = text if number is None else number
     elif key.shape == "flag":
         value = _FLAGS.get(stripped.lower(), text)
@@ -295,7 +296,8 @@ def _parse_number(key: ConfigKey, value: object, place: str) -> float:
         raise _wrong_value(key, "a number", value, place, "write an amount in USD, such as 2.5")
     budget = key.form == "budget"
     if not (0 <= value <= LARGEST_AMOUNT and math.isfinite(value)) or (budget and value == 0):
-        what = f"more than 0 and at most {LARGEST_AMOUNT} USD" if budget else f"from 0 to {LARGEST_AMOUNT} USD"
+        bound = "greater than 0" if budget else "0 or more"
+        what = bound if not value > 0 else f"at most {LARGEST_AMOUNT} USD"
         raise _wrong_value(key, what, value, place, _IN_RANGE)
     return float(value)
 

@@ -23,11 +23,13 @@ def parse_number(text: str) -> float | None:
 def parse_seconds(value: object) -> float | None:
     """Return a duration in seconds from a text (`90s`, `1h30m`, `90`) or a number; `None` for anything else.
 
-    The caller checks the range. A number is clipped to twice `LONGEST_SECONDS`; negative numbers and NaN become
+    The caller checks the range. A number is clipped to twice `LONGEST_SECONDS`; NaN and everything negative become
     -1.
     """
     if isinstance(value, str):
         text = value.strip()
+        if text.startswith("-"):
+            return None if parse_seconds(text[1:]) is None or text[1:2] == "-" else -1.0
         match = _DURATION.fullmatch(text)
         if not text or match is None:
             return parse_number(text)

@@ -480,9 +480,8 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
         int, KeySpec("spent or reserved share of limits.day_usd from which an alert is raised", form="percent")
     ] = 80
     calm: Annotated[float, KeySpec("time without a breach after which an alert ends", form="seconds")] = 300.0
-    repeat: Annotated[
-        float, KeySpec("least time between two notices of one alert that persists", form="seconds")
-    ] = 3600.0
+    repeat: Annotated[float, KeySpec("least time between two notices of an alert", form="seconds")] = 3600.0
+    bell: Annotated[bool, KeySpec("whether `run` rings when a mission of over 30 s waits or ends")] = True
     desktop: Annotated[bool, KeySpec("whether notify-send, if installed, shows notices")] = True
     webhook: Annotated[str | None, KeySpec("address that notices are posted to as JSON", form="http")] = None
     webhook_secret: Annotated[

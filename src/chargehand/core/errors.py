@@ -79,11 +79,7 @@ class MessageError(ChargehandError, ValueError):
         shown = repr(value)
         self.path = path
         self.value = shown if len(shown) <= _LONGEST_VALUE else f"{shown[:_LONGEST_VALUE]}…"
-        super().__init__(
-            f"{problem} - at {path}: {self.value}",
-            code=code,
-            hint="docs/reference/messages.md has every type with its fields",
-        )
+        super().__init__(f"{problem} - at {path}: {self.value}", code=code)
 
 
 class RefusedError(ChargehandError):

@@ -25,6 +25,8 @@ RESUMED: tuple[CauseClass, ...] = ("engine", "provider", "person")
 ENDED: frozenset[MissionStatus] = SETTLED - {"paused"}
 # The code of a mission whose role had to add a failing test and did so: it waits for a developer.
 FAILING_TEST = "failing_test_added"
+# The code of failures that the base has too, and that were not accepted.
+STILL_FAILING = "still_failing"
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -113,8 +115,12 @@ def _find_cause(by_status: CauseClass | None, reasons: Sequence[Reason]) -> Caus
     if by_status is None:
         return None
     table = load_causes()
+    codes = {reason.code for reason in reasons}
     for reason in reasons:
         remedy = table.by_code.get(reason.code)
+        # No further attempt is needed for a test that failed before the change too.
+        if reason.code == "check_failed" and STILL_FAILING in codes and "new_failures" not in codes:
+            return Cause(kind="check", code=reason.code, remedy=table.by_code[STILL_FAILING].text)
         if remedy is not None:
             return Cause(kind=remedy.kind, code=reason.code, remedy=remedy.text)
     # A later version's code is still shown: its class is then the status's.

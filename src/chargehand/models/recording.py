@@ -368,5 +368,5 @@ def _invalid(name: str, line: int, problem: str) -> UsageError:
     return UsageError(
         f"{name}, line {line}: {problem}",
         code="recording_invalid",
-        hint="docs/reference/recording.md has the format",
+        hint="`chargehand gateway record FILE` writes a recording in the right format",
     )

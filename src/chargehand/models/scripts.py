@@ -171,5 +171,5 @@ def _check_keys(found: Mapping[str, Any], known: Iterable[str], name: str, numbe
 
 
 def _invalid(name: str, line: int, problem: str, hint: str = "") -> UsageError:
-    more = "docs/reference/recording.md has the format"
+    more = f"a line is a JSON object with any of {', '.join(_RawLine.__struct_fields__)}"
     return UsageError(f"{name}, line {line}: {problem}", code="script_invalid", hint=f"{hint}\n{more}".strip())

@@ -38,6 +38,8 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("up", "worker", "mcp", "gateway serve", "gateway record", "gateway replay"), _HERE),
     **dict.fromkeys(("project trust", "project untrust", "project setup", "project move"), _HERE),
     **dict.fromkeys(("project hook install", "project hook remove"), _HERE),
+    **dict.fromkeys(("config get", "config list", "config unset", "config path", "config edit"), _HERE),
+    "branch clean": _HERE,
     **dict.fromkeys(
         ("secret set", "secret list", "secret remove", "config set", "model add", "policy allow"), _HERE
     ),

@@ -77,7 +77,7 @@ class ExportQuery(RestArguments, frozen=True):
 
 @OPERATIONS.add("GET", "/missions/list", action="mission.list", commands=("mission list",))
 def list_missions(reader: StateReader, call: ListQuery, by: Caller) -> MissionListDocument:
-    """List missions without pages, the oldest first, tasks with their coordinators."""
+    """List missions without pages, the newest first, tasks with their coordinators."""
     return missions.list_missions(
         reader,
         missions.ListRequest(

@@ -57,13 +57,10 @@ def choose_tier(facts: TierFacts, candidates: Sequence[TierCandidate]) -> TierCh
     needed, why = needed_tier(facts)
     weaker = [TierCandidate(tier=name, offered=None, detail="weaker than needed") for name in TIERS]
     considered = (*weaker[: TIERS.index(needed)], *candidates)
-    # A tier that a person names is never replaced; the tier that `auto` would need is added to the reason.
+    # A tier that a person names is never replaced; `needed` is what `auto` would take.
     if facts.wish != AUTO:
-        wish = facts.wish
-        more = "" if wish in in_question(facts) else f"; auto would need {needed}: {why}"
-        known = {"": "the mission's configuration names it", "default": "it is the default"}
-        by = known.get(facts.origin, "you chose it")
-        return TierChoice(tier=wish, needed=needed, reason=f"{by}{more}", facts=facts)
+        by = facts.origin or "the mission's configuration"
+        return TierChoice(tier=facts.wish, needed=needed, reason=by, facts=facts)
     offered = {each.tier for each in candidates if each.offered}
     for name in in_question(facts):
         if name in offered:

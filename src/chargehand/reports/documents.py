@@ -200,7 +200,7 @@ class ListedMission(MissionOutline, frozen=True):
 
 
 class MissionListDocument(Document, frozen=True):
-    """`mission list`: the oldest first; `left_out` counts older missions omitted by `--limit`.
+    """`mission list`: the newest first; `left_out` counts older missions omitted by `--limit`.
 
     The missions of a listed coordinator's tasks are included, and do not count.
     """

@@ -158,30 +158,46 @@ class OutputWrites(NamedTuple):
 
 @contextlib.contextmanager
 def writing_output(
-    home: Path, mission: str, *, clock: Clock, also: OnOutput | None = None
+    home: Path,
+    mission: str,
+    *,
+    clock: Clock,
+    also: OnOutput | None = None,
+    also_checks: OnOutput | None = None,
 ) -> Iterator[OutputWrites]:
-    """Store a mission's output while the block runs; `also` gets each piece of its agents' output first."""
+    """Store a mission's output while the block runs.
+
+    `also` gets each piece of its agents' output first, `also_checks` each piece of its checks' output.
+    """
     writer = OutputWriter(home, mission, clock=clock)
-
-    def write(stream: Stream, piece: bytes) -> None:
-        if also is not None:
-            also(stream, piece)
-        writer.write(stream, piece)
-
     try:
-        yield OutputWrites(write, writer.write_check)
+        yield OutputWrites(_call_both(also, writer.write), _call_both(also_checks, writer.write_check))
     finally:
         writer.close()
 
 
 async def run_with_output(
-    reader: StateReader, missions: Missions, mission: str, *, also: OnOutput | None = None
+    reader: StateReader,
+    missions: Missions,
+    mission: str,
+    *,
+    also: OnOutput | None = None,
+    also_checks: OnOutput | None = None,
 ) -> MissionState:
     """Run a mission, as `Missions.run` does, while others can follow the output of its agents and checks."""
-    with writing_output(reader.home, mission, clock=reader.clock, also=also) as writes:
+    with writing_output(reader.home, mission, clock=reader.clock, also=also, also_checks=also_checks) as writes:
         state = await missions.run(mission, on_output=writes.agent, on_check_output=writes.checks)
     remove_settled_output(reader.home, state)
     return state
+
+
+def _call_both(first: OnOutput | None, second: OnOutput) -> OnOutput:
+    def write(stream: Stream, piece: bytes) -> None:
+        if first is not None:
+            first(stream, piece)
+        second(stream, piece)
+
+    return write
 
 
 class Patience:

@@ -10,16 +10,22 @@ from typing import Any, Literal
 import msgspec
 
 from chargehand.core.attempt_events import CommandFinished
+from chargehand.core.codec import decode_as
 from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.core.events import read_payload
 from chargehand.core.records import CheckResult, Finding
 from chargehand.core.state import ENDED, AttemptState, MissionState, MissionSummary, total_cost
+from chargehand.core.text import printable
 from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.reading import is_part_of_plan
 from chargehand.store.store import Store
 
 _BRANCHES = "refs/heads/"
 _SHOWN_TASKS = 4
+_NAMED_TESTS = 3
+# The length at which a line about a failed check ends, and the least room for the names of its failed tests.
+_LINE_CHARACTERS = 84
+_FEWEST_CHARACTERS = 30
 _BAD_ENDS = ("failed", "timed_out", "lost")
 
 
@@ -136,6 +142,42 @@ def explain_check(store: Store, check: CheckResult) -> FailureDocument:
     return FailureDocument(
         kind="check", name=check.name, status=check.status, tests=tests, lines=lines, artifact=check.artifact
     )
+
+
+def describe_check(store: Store, check: CheckResult, *, with_names: bool = True) -> str:
+    """Return a check's name and result on one line, with the number of its failed tests and the first of them."""
+    name = printable(check.name)
+    ran = "" if check.tests is None else f"{check.tests:,} test{'' if check.tests == 1 else 's'}"
+    match check.status:
+        case "passed":
+            return f"{name}: passed" + (f" ({ran})" if ran else "")
+        case "missing":
+            return f"{name}: could not run ({check.reason.replace('_', ' ') or 'its program is missing'})"
+        case "timed_out":
+            return f"{name}: timed out"
+    failed = _failed_tests(store, check)
+    if not failed:
+        return f"{name}: failed" + (f" ({ran} ran)" if ran else "")
+    # A test that cannot be collected fails without having run.
+    of = f" of {check.tests:,}" if check.tests and len(failed) <= check.tests else ""
+    plural = "" if (check.tests if of else len(failed)) == 1 else "s"
+    more = f" and {len(failed) - _NAMED_TESTS:,} more" if len(failed) > _NAMED_TESTS else ""
+    text = f"{name}: {len(failed):,}{of} test{plural} failed"
+    if not with_names:
+        return text
+    names = ", ".join(map(printable, failed[:_NAMED_TESTS])) + more
+    room = max(_LINE_CHARACTERS - len(text), _FEWEST_CHARACTERS)
+    return f"{text}: {names if len(names) <= room else names[: room - 1] + '…'}"
+
+
+def _failed_tests(store: Store, check: CheckResult) -> tuple[str, ...]:
+    """Return the failed tests that the runner named; none if the record is missing or damaged."""
+    from chargehand.checks.failures import CheckFailures
+
+    try:
+        return decode_as(store.artifacts.get(check.failed), CheckFailures).tests or () if check.failed else ()
+    except (NotFoundError, StoreError, ValueError):
+        return ()
 
 
 def _read_output(store: Store, artifact: str | None) -> str:

@@ -37,7 +37,7 @@ from chargehand.reports.documents import (
     event_step,
 )
 from chargehand.reports.listing import children_of, listed_missions
-from chargehand.reports.outcome import explain_check
+from chargehand.reports.outcome import describe_check, explain_check
 from chargehand.reports.plan_graph import PlanDocument as PlanDocument
 from chargehand.reports.plan_graph import plan_graph as plan_graph
 from chargehand.reports.plan_graph import plan_tree as plan_tree
@@ -89,6 +89,8 @@ class StoryLine(Struct, frozen=True, kw_only=True):
     text: str
     colour: str | None = None
     bold: bool = False
+    is_step: bool = True
+    """Whether it tells of a step, not of a detail inside one."""
 
 
 class MissionStory:
@@ -152,14 +154,14 @@ class MissionStory:
                 self._calls.clear()
             case m.VerdictGiven() if payload.verdict.scope == "base":
                 checks = payload.verdict.checks if self._first == 1 else ()
-                status = payload.verdict.status
-                return self._tell_once(f"  before      {status}: {_describe_check(check)}" for check in checks)
+                found = (describe_check(self._store, check) for check in checks)
+                return self._tell_once(f"  before      {text}" for text in found)
             case m.SetupDetected():
                 return self._tell_once((f"  {describe(payload)}",))
         if self._number and self._number < self._first:
             return []
         if (note := self._note(payload)) is not None:
-            return [StoryLine(text=f"    {note}"[:_LONGEST], colour="yellow")]
+            return [StoryLine(text=f"    {note}"[:_LONGEST], colour="yellow", is_step=False)]
         return list(self._tell(payload))
 
     def _tell_once(self, lines: Iterable[str]) -> list[StoryLine]:
@@ -223,17 +225,18 @@ class MissionStory:
         if step.kind == "reply":
             reply = read_reply(output)
             if reply.text:
-                yield StoryLine(text=f"    model       {reply.text}", colour="cyan")
+                yield StoryLine(text=f"    model       {reply.text}", colour="cyan", is_step=False)
             for call in reply.calls:
                 self._calls[step.turn, call.index] = call
                 if call.name == "finish":
-                    yield StoryLine(text=f"    finish      {_subject(call)}")
+                    yield StoryLine(text=f"    finish      {_subject(call)}", is_step=False)
             return
         made = self._calls.get((step.turn, step.index))
         if made is not None and made.name != "finish":
             # It is shown with its result, in one line.
             outcome = _outcome(made.name, output.get("output", output))
-            yield StoryLine(text=f"    {made.name:<11} {_subject(made):<{_SUBJECT_CHARACTERS}} {outcome}")
+            text = f"    {made.name:<11} {_subject(made):<{_SUBJECT_CHARACTERS}} {outcome}"
+            yield StoryLine(text=text, is_step=False)
 
     def _tell_verdict(self, verdict: Verdict, *, reused: bool) -> Iterator[StoryLine]:
         if verdict.scope == "merged" and reused:
@@ -243,10 +246,12 @@ class MissionStory:
             judged = _JUDGED.get(check.status, verdict.status)
             if check.status == "failed" and verdict.status == "no_worse":
                 judged = "no worse"
-            text = f"    {judged:<11} {_describe_check(check)}{where}"
-            yield StoryLine(text=text, colour=_COLOURS.get(judged))
-            for line in complaints(self._store, check):
-                yield StoryLine(text=f"                  {line}")
+            lines = complaints(self._store, check)
+            # The first failed tests are named with their reasons below, if the output has any.
+            found = describe_check(self._store, check, with_names=not lines)
+            yield StoryLine(text=f"    {judged:<11} {found}{where}", colour=_COLOURS.get(judged))
+            for line in lines:
+                yield StoryLine(text=f"                  {line}", is_step=False)
 
 
 def verdict_of(state: MissionState, number: int) -> Verdict | None:
@@ -284,11 +289,6 @@ def _outcome(tool: str, result: dict[str, Any]) -> str:
         return f"{len(lines)} matches"
     ending = lines[-2:] if tool == "bash" else lines[-1:]
     return ", ".join(line.strip("[]. ") for line in ending)[:_LONGEST]
-
-
-def _describe_check(check: CheckResult) -> str:
-    tests = "" if check.tests is None else f" ({check.tests} test{'' if check.tests == 1 else 's'})"
-    return f"{check.name}: {check.status}{tests}"
 
 
 # --- pages

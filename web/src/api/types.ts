@@ -12,7 +12,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List missions without pages, the oldest first, tasks with their coordinators.
+         * List missions without pages, the newest first, tasks with their coordinators.
          * @description Needs the role viewer and the scope read. Like `chargehand mission list`.
          */
         get: operations["get_missions_list"];
@@ -2654,7 +2654,7 @@ export interface components {
         };
         /**
          * MissionListDocument
-         * @description `mission list`: the oldest first; `left_out` counts older missions omitted by `--limit`.
+         * @description `mission list`: the newest first; `left_out` counts older missions omitted by `--limit`.
          *
          *     The missions of a listed coordinator's tasks are included, and do not count.
          */
@@ -4307,7 +4307,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission list`: the oldest first; `left_out` counts older missions omitted by `--limit`. The missions of a listed coordinator's tasks are included, and do not count. */
+            /** @description `mission list`: the newest first; `left_out` counts older missions omitted by `--limit`. The missions of a listed coordinator's tasks are included, and do not count. */
             200: {
                 headers: {
                     /** @description Identifies this content. */

@@ -228,7 +228,7 @@ def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
     if key:
         return key
     raise ConfigError(
-        f"model {name!r} needs the key {wanted}, which is neither stored nor in the environment",
+        f"{wanted} is not set (for model {name!r})",
         code="no_key",
         hint=f"chargehand secret set {wanted}, or export {wanted}=…",
     )

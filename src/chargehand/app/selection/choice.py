@@ -82,9 +82,8 @@ DEFAULT_MODELS: Mapping[str, str] = {
 # Coding agents searched for on PATH.
 AGENT_PROGRAMS = ("claude", "codex", "gemini", "qwen", "opencode", "cursor-agent")
 _SETUP_HINTS = (
-    "chargehand init   sets up an agent, a model and chargehand.toml",
-    "chargehand secret set ANTHROPIC_API_KEY   or export it, or OPENAI_API_KEY, for the native agent",
-    '--agent "command:PROGRAM ARG"   puts any program to work',
+    "export ANTHROPIC_API_KEY or OPENAI_API_KEY, or run: chargehand init",
+    'to let a program of yours work: --agent "command:PROGRAM ARG"',
 )
 Which = Callable[[str], str | None]
 Ollama = Callable[[Mapping[str, str]], Sequence[str]]
@@ -257,7 +256,7 @@ def explain_refusal(config: Config, choice: Choice, context: ChoiceContext, whic
         message = f"agent {reason.subject!r} needs a model, and no model was found{on_path}"
         return UsageError(message, code="no_model", hint=hint)
     if reason.code == "no_agent":
-        message = f"no agent is configured and --agent was not given{on_path}"
+        message = f"no model is set up{on_path}"
     else:
         message = f"no agent was chosen: {render_reasons(choice.reasons)}"
     return UsageError(message, code="no_agent", hint=hint)

@@ -62,7 +62,7 @@ def show_difference(out: Output, document: Mapping[str, Any]) -> None:
     if "patch" in document:
         patch = document["patch"]
         encoded = document.get("patch_encoding", "utf-8") == "base64"
-        out.raw(base64.b64decode(patch) if encoded else patch.encode("utf-8", "surrogateescape"))
+        out.patch(base64.b64decode(patch) if encoded else patch.encode("utf-8", "surrogateescape"))
     else:
         _show_table(out, "", document["files"]) if document["files"] else out.text("no difference")
 

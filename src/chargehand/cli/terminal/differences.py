@@ -19,8 +19,7 @@ def show_difference(out: Output, found: TreeDifference, *, stat: bool) -> None:
     elif stat:
         show_line_counts(out, found.line_counts())
     else:
-        # Raw: `git apply` needs the exact bytes, and `text` would remove control characters.
-        out.raw(found.patch())
+        out.patch(found.patch())
 
 
 def show_line_counts(out: Output, files: Iterable[LineCount]) -> None:

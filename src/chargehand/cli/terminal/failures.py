@@ -96,11 +96,14 @@ def show_error(code: str, message: str, hint: str = "", *, as_json: bool) -> Non
         if as_json:
             click.echo(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), err=True)
             return
-        error = click.style("error:", fg="red", bold=True) if coloured else "error:"
-        click.echo(f"{error} {message}", err=True)
-        label = click.style("hint:", bold=True) if coloured else "hint:"
-        for line in hint.splitlines():
-            click.echo(f"{label} {line}", err=True)
+        from chargehand.cli.terminal.lines import error_width, wrap_lines
+
+        for label, text in (("error:", message), *(("hint:", line) for line in hint.splitlines())):
+            line = wrap_lines(f"{label} {text}", error_width()) if sys.stderr.isatty() else f"{label} {text}"
+            if coloured:
+                style: dict[str, Any] = {"fg": "red"} if label == "error:" else {}
+                line = click.style(label, bold=True, **style) + line.removeprefix(label)
+            click.echo(line, err=True)
 
 
 def show_failure(error: Exception, *, as_json: bool) -> int:

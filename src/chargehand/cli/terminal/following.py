@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from chargehand.app.missions import follow_mission
 from chargehand.cli.terminal.failures import wants_colour
 from chargehand.cli.terminal.output import local_time
-from chargehand.core.events import Event
+from chargehand.cli.terminal.progress import note_question
+from chargehand.core.events import Event, read_payload
+from chargehand.core.mission_events import QuestionAsked
 from chargehand.core.records import Reason
 from chargehand.reports.documents import event_document, event_step
 from chargehand.reports.story import MissionStory, crew_rows, describe_event, follow_crew
@@ -63,12 +65,17 @@ def _show(out: Output, seen: Event | Reason | OutputLine, story: MissionStory) -
         out.text(f"  waits: {seen.message}")
     elif not isinstance(seen, Event):
         if seen.line.strip():  # dimmed, as `run` shows it
+            out.note_seen(seen.line)
             out.text(f"    {seen.line.rstrip()}", dim=True)
     elif out.detail == "events":
         if text := describe_event(seen):
             out.text(f"{local_time(seen.time, seconds=True)}  {event_step(seen):<11}  {text}")
     else:
-        for line in story.tell(seen):
+        lines = story.tell(seen)
+        if isinstance(payload := read_payload(seen), QuestionAsked):
+            note_question(out, payload, " ".join(line.text for line in lines))
+        for line in lines:
+            out.note_seen(line.text)
             out.text(line.text, fg=line.colour, bold=line.bold)
 
 

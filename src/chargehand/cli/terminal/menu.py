@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
     from chargehand.core.events import Event, Payload
 
-_CHOICES = "p pause, t TEXT send a message, c cancel, {more}Enter continue"
+_CHOICES = "[Enter] continue   p pause   t TEXT message   c cancel"
 
 
 def _say(text: str) -> None:
@@ -31,7 +31,7 @@ def _say(text: str) -> None:
 
 def _offer(*, watching: bool) -> None:
     os.write(2, b"\n")
-    _say(_CHOICES.format(more="q stop watching, " if watching else "") + "; Ctrl-C again stops. Then press Enter.")
+    _say(f"{_CHOICES}   q stop watching" if watching else _CHOICES)
 
 
 def _read_line() -> str:
@@ -55,8 +55,9 @@ def carry_out(app: App, mission: str, line: str) -> str:
                 pause_mission(app, mission, reason="")
                 return "Paused. Enter resumes it."
             case "t":
-                message = message_document(send_message(app, mission, text))
-                return f"Sent ({message.delivery.replace('_', ' ')})."
+                from chargehand.cli.terminal.rendering import delivery_text
+
+                return delivery_text(message_document(send_message(app, mission, text)))
             case "c":
                 cancel_mission(app, mission)
             case "" | "r":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -18,11 +19,14 @@ PROGRAM = "chargehand"
 # Keys of click's `Context.meta`, which all contexts of a command line share.
 _NO_COLOUR = "chargehand.no_colour"
 _DETAIL = "chargehand.detail"
+_NO_PAGER = "chargehand.no_pager"
 _ELSEWHERE = "chargehand.elsewhere"
 # The attribute of a function that names its options of a run.
 _REQUEST_OPTIONS = "__request_options__"
 RunElsewhere = Callable[[click.Context, dict[str, Any]], int]
 """Runs the command of a context with its parameters, and returns the exit code."""
+# An id, or part of one that begins with its prefix.
+_MISSION = re.compile(r"m-[0-9a-z]+|last")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -35,6 +39,18 @@ def no_colour_option(function: _F) -> _F:
     return click.option(
         "--no-color", is_flag=True, is_eager=True, expose_value=False, callback=note, help="Use no colours."
     )(function)
+
+
+def pager_option(function: _F) -> _F:
+    """Add `--no-pager`."""
+
+    def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        context.meta[_NO_PAGER] = value
+
+    return click.option(
+        "--no-pager", is_flag=True, is_eager=True, expose_value=False, callback=note,
+        help="Do not show it in your pager, which is git's.",
+    )(function)  # fmt: skip
 
 
 def detail_options(function: _F) -> _F:
@@ -73,6 +89,7 @@ def json_option(function: _F) -> _F:
             as_json=value or bool(context.find_root().params.get("as_json")),
             colour=not context.meta.get(_NO_COLOUR, False),
             detail=context.meta.get(_DETAIL, "story"),
+            pages=not context.meta.get(_NO_PAGER, False),
         )
 
     @functools.wraps(function)
@@ -142,12 +159,14 @@ def time_option(function: _F) -> _F:
 
 def mission_argument(function: _F) -> _F:
     """Add a mission argument that defaults to the newest mission."""
-    return click.argument("mission", metavar="[MISSION]", default="last")(function)
+    return click.argument("mission", metavar="[MISSION]", default="last", shell_complete=complete_missions)(
+        function
+    )
 
 
 def named_mission_argument(function: _F) -> _F:
     """Add a required mission argument: a command that changes a mission does not guess which."""
-    return click.argument("mission", metavar="MISSION")(function)
+    return click.argument("mission", metavar="MISSION", shell_complete=complete_missions)(function)
 
 
 def task_option(function: _F) -> _F:
@@ -162,7 +181,41 @@ def complete_roles(context: click.Context, parameter: click.Parameter, incomplet
     return [name for name in role_names(os.environ) if name.startswith(incomplete)]
 
 
-_COMPLETIONS = {"role": complete_roles}
+def complete_keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the keys of the configuration that begin with `incomplete`."""
+    from chargehand.app.completion import key_names
+
+    return [name for name in key_names(os.environ) if name.startswith(incomplete)]
+
+
+def complete_missions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Return `last` and the newest missions whose ids begin with `incomplete`, each with status and request."""
+    from click.shell_completion import CompletionItem
+
+    from chargehand.app.completion import mission_names
+
+    found = mission_names(os.environ)
+    return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(incomplete)]
+
+
+def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a completion of the names of `agents`, `models`, `teams` or `tiers`."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from chargehand.app.completion import entry_names
+
+        return [name for name in entry_names(kind, os.environ) if name.startswith(incomplete)]
+
+    return complete
+
+
+_COMPLETIONS = {
+    "role": complete_roles,
+    "agent": complete_names("agents"),
+    "model": complete_names("models"),
+    "team": complete_names("teams"),
+    "sandbox": complete_names("tiers"),
+}
 
 
 def request_options(*names: str, **helps: str) -> Callable[[_F], _F]:
@@ -229,6 +282,30 @@ class RequestCommand(TextCommand):
     @params.setter
     def params(self, given: list[click.Parameter]) -> None:
         self._shown = given
+
+
+class ContinueCommand(RequestCommand):
+    """A command with the arguments `mission` and `text`; on a terminal it asks for one that is not given.
+
+    A single argument that cannot be a mission is the text.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Complete the arguments, then run. Raises `click.MissingParameter` if no person can answer."""
+        given, out = ctx.params, ctx.params["out"]
+        if given["text"] is None:
+            if given["mission"] is not None and _MISSION.fullmatch(given["mission"]) is None:
+                given["mission"], given["text"] = None, given["mission"]
+            missing = "mission" if given["mission"] is None else "text"
+            if not out.can_ask or (missing == "mission" and _ELSEWHERE in ctx.meta):
+                raise click.MissingParameter(ctx=ctx, param_hint=f"'{missing.upper()}'", param_type="argument")
+            if given["mission"] is None:
+                from chargehand.cli.terminal.picking import pick_mission
+
+                given["mission"] = pick_mission()
+            if given["text"] is None:
+                given["text"] = click.prompt("What else should it do?", err=True)
+        return super().invoke(ctx)
 
 
 def _make_options(names: tuple[str, ...], helps: Mapping[str, str]) -> Iterator[click.Option]:

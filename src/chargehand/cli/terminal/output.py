@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -22,10 +21,16 @@ from chargehand.reports.documents import to_json
 
 # A narrower cell would be unreadable: the terminal then wraps the line itself.
 _NARROWEST = 8
-# The gap between a line's name or mark and its text.
-_GAP = re.compile(" {2,}")
-# Meant to be copied: a line break would split the command.
-_COMMAND = re.compile(r"(^| {2})(chargehand|git|cd|export) ")
+# Remembered lines of a terminal: more are shown twice rather than kept.
+_MOST_SEEN = 5_000
+
+_STATUS_COLOURS = {
+    "promoted": "green",
+    "waiting": "yellow",
+    "paused": "yellow",
+    "running": "cyan",
+    "planned": "cyan",
+} | (dict.fromkeys(("cancelled", "discarded", "rolled-back"), "bright_black"))
 
 
 class Output:
@@ -35,11 +40,28 @@ class Output:
     ended.
     """
 
-    def __init__(self, *, as_json: bool, colour: bool = True, detail: Detail = "story") -> None:
+    def __init__(
+        self, *, as_json: bool, colour: bool = True, detail: Detail = "story", pages: bool = True
+    ) -> None:
         self.as_json = as_json
         self.colour = colour
+        self.pages = pages
         self.detail = detail
         self.closed = False
+        self._seen = set[str]()
+
+    def note_seen(self, text: str) -> None:
+        """Note lines that a person saw on the terminal, so that the result need not repeat them.
+
+        The text behind a line's label counts as seen, too.
+        """
+        if len(self._seen) < _MOST_SEEN:
+            for line in text.split("\n"):
+                self._seen.update((line.strip(), line.strip().partition("  ")[2].strip()))
+
+    def has_seen(self, text: str) -> bool:
+        """Return whether a person saw all of these lines on this terminal."""
+        return self.on_terminal and all(line.strip() in self._seen for line in text.split("\n") if line.strip())
 
     @property
     def on_terminal(self) -> bool:
@@ -75,7 +97,9 @@ class Output:
         if not self.as_json:
             shown = printable(text)
             if self.width is not None:
-                shown = "\n".join(_wrap_line(line, self.width) for line in shown.split("\n"))
+                from chargehand.cli.terminal.lines import wrap_lines
+
+                shown = wrap_lines(shown, self.width)
             # Styled after control characters are removed, which would remove our own escapes too.
             styled = style and wants_colour(sys.stdout, refused=not self.colour)
             self._write((click.style(shown, **style) if styled else shown) + "\n")
@@ -83,15 +107,27 @@ class Output:
     def notice(self, text: str) -> None:
         """Show a person who watches stderr a message that is not a result."""
         if self.shows_progress:
-            click.echo(printable(text), err=True)
+            from chargehand.cli.terminal.lines import write_aside
+
+            write_aside(text)
 
     @property
     def width(self) -> int | None:
         """The width of the terminal on stdout, `None` for a pipe: lines may have any length."""
         return shutil.get_terminal_size().columns if self.on_terminal else None
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Write aligned columns under bold headers; on a terminal, wrap cells that do not fit."""
+    def table(
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        *,
+        colours: Sequence[str] = (),
+        coloured: int = 0,
+    ) -> None:
+        """Write aligned columns under bold headers; on a terminal, wrap cells that do not fit.
+
+        `colours` has the colour of each row's cell in the column `coloured`.
+        """
         # Not `printable`, which keeps line breaks: a name with a line break would forge a row.
         cells = [[shown_path(str(cell)) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
@@ -105,8 +141,25 @@ class Output:
                 for cell, width in zip(row, widths, strict=True)
             ]
             for line in itertools.zip_longest(*parts, fillvalue=""):
-                aligned = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-                self.text("  ".join(aligned).rstrip(), bold=number == 0)
+                aligned = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+                if number and colours and self.on_terminal and wants_colour(sys.stdout, refused=not self.colour):
+                    # The cells have no control characters, and they fit.
+                    aligned[coloured] = click.style(aligned[coloured], fg=colours[number - 1])
+                    self._write("  ".join(aligned).rstrip() + "\n")
+                else:
+                    self.text("  ".join(aligned).rstrip(), bold=number == 0)
+
+    def patch(self, content: bytes) -> None:
+        """Write a patch: exact bytes in a pipe; on a terminal coloured, and through the person's pager."""
+        if not self.on_terminal:
+            self.raw(content)
+            return
+        from chargehand.cli.terminal.pager import colour_patch, show_in_pager
+
+        text = printable(content.decode(errors="replace"))
+        shown = colour_patch(text) if wants_colour(sys.stdout, refused=not self.colour) else text
+        if not (self.pages and show_in_pager(shown)):
+            self._write(shown)
 
     def raw(self, content: bytes, *, err: bool = False) -> None:
         """Write a program's or repository's output: raw in a pipe, without control characters on a terminal."""
@@ -135,22 +188,9 @@ class Output:
                 ) from error
 
 
-def _wrap_line(line: str, width: int) -> str:
-    if len(line) <= width or _COMMAND.search(line):
-        return line
-    begin = max((gap.end() for gap in _GAP.finditer(line, 0, width // 2)), default=0)
-    if begin == 0 and line.strip():
-        # At most half: the indent may be wider than the terminal.
-        begin = min(len(line) - len(line.lstrip()), width // 2)
-    wrapped = textwrap.wrap(
-        line[begin:],
-        width - begin,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-        expand_tabs=False,
-    )
-    return line[:begin] + f"\n{' ' * begin}".join(wrapped)
+def status_colour(status: str) -> str:
+    """Return the colour of a status on a terminal."""
+    return _STATUS_COLOURS.get(status, "red")
 
 
 def count_text(count: int, noun: str) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from chargehand.app.missions import resolve_option
+from chargehand.cli.terminal.lines import write_aside
+from chargehand.core.errors import ConfigError, UsageError
 from chargehand.core.state import MissionState, Question
-from chargehand.core.text import printable
 
 if TYPE_CHECKING:
     from chargehand.app.agents import InstalledProgram
@@ -19,18 +23,36 @@ if TYPE_CHECKING:
 def ask_question(asked: Question) -> str | None:
     """Return the person's answer; `None` if they leave it for later."""
     # Questions go to stderr: stdout may be redirected while a person still sits at the terminal.
-    click.echo(err=True)
-    click.echo(question_heading(asked), err=True)
-    click.echo(printable(asked.text), err=True)
+    write_aside()
+    write_aside(question_heading(asked))
+    write_aside(asked.text)
     for number, option in enumerate(asked.options, start=1):
-        click.echo(f"  {number}  {printable(option)}", err=True)
+        write_aside(f"  {number}  {option}")
     if asked.deadline:
-        click.echo(f"({asked.deadline})", err=True)
+        write_aside(f"({asked.deadline})")
     words = "a number" if asked.closed else "a number, or your own words"
     hint = f" ({words}; leave empty to answer later)" if asked.options else " (empty: later)"
     # An empty default lets a person skip the question: without it click asks until something is typed.
     answer = click.prompt(f"Your answer{hint}", default="", show_default=False, err=True).strip()
     return resolve_option(asked, answer) if answer else None
+
+
+def open_editor(path: Path) -> None:
+    """Open a file in the person's editor, and return once they are done. Raises `UsageError`."""
+    editor = next((os.environ[name] for name in ("VISUAL", "EDITOR") if os.environ.get(name)), "vi")
+    # As git does: the variable may contain arguments.
+    done = subprocess.run(["sh", "-c", f'{editor} "$@"', editor, str(path)], check=False)
+    if done.returncode != 0:
+        message = f"the editor {editor!r} ended with exit code {done.returncode}; nothing was changed"
+        raise UsageError(message, hint="name another one in $VISUAL or $EDITOR")
+
+
+def confirm_another_edit(error: ConfigError) -> bool:
+    """Show an error in an edited file, and ask whether the person wants to mend it."""
+    write_aside(error.message)
+    for line in error.hint.splitlines():
+        write_aside(f"hint: {line}")
+    return click.confirm("Edit it again? (n: leave the file as it was)", default=True, err=True)
 
 
 def question_heading(asked: Question) -> str:
@@ -42,26 +64,26 @@ def question_heading(asked: Question) -> str:
 
 def confirm_trust(lines: tuple[str, ...]) -> bool:
     """Ask whether the person trusts these settings of chargehand.toml."""
-    click.echo("The repository's chargehand.toml sets keys that need your trust:", err=True)
+    write_aside("The repository's chargehand.toml sets keys that need your trust:")
     for line in lines:
-        click.echo(f"  {printable(line)}", err=True)
+        write_aside(f"  {line}")
     return click.confirm("Trust this content of chargehand.toml?", default=False, err=True)
 
 
 def confirm_registries(state: MissionState) -> bool:
     """Ask whether setup of a project may reach the registries, now and from now on."""
-    click.echo(err=True)
+    write_aside()
     for reason in state.reasons:
-        click.echo(f"{reason.code}: {printable(reason.message)}", err=True)
+        write_aside(f"{reason.code}: {reason.message}")
     question = "May setup of this project reach your package registries, now and from now on?"
     return click.confirm(question, default=False, err=True)
 
 
 def confirm_promotion(state: MissionState) -> bool:
     """Ask whether the person promotes a mission that needs approval."""
-    click.echo(err=True)
+    write_aside()
     for reason in state.reasons:
-        click.echo(f"{reason.code}: {printable(reason.message)}", err=True)
+        write_aside(f"{reason.code}: {reason.message}")
     return click.confirm("This needs a person's approval. Promote it?", default=False, err=True)
 
 

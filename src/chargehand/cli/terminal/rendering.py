@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from chargehand.cli.terminal.output import Output, count_text, local_time
+from chargehand.cli.terminal.output import Output, count_text, local_time, status_colour
 from chargehand.core.records import Base, CheckResult, Export, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
 from chargehand.core.text import printable, shown_path
 from chargehand.missions.causes import Cause, attempt_cause, mission_cause
-from chargehand.reports.documents import MissionDetails, cause_document, mission_document
+from chargehand.reports.documents import (
+    Delivery,
+    MessageDocument,
+    MissionDetails,
+    cause_document,
+    mission_document,
+)
 from chargehand.reports.outcome import (
     FailureDocument,
     ended_with_report,
@@ -36,7 +42,19 @@ _NAMED_TESTS = 5
 _NAMED_WARNINGS = 10
 # Planned and running are not failures: with --detach, a worker continues the work.
 _CODES = {"promoted": 0, "waiting": 3, "paused": 3, "exhausted": 4, "planned": 0, "running": 0}
-_COLOURS = {"promoted": "green", "waiting": "yellow", "running": "cyan", "planned": "cyan"}
+_DELIVERIES: Mapping[Delivery, str] = {
+    "next_step": "Sent. The agent gets it before its next step.",
+    "next_attempt": "Sent. This agent reads messages only when it starts: it gets this one with its next attempt.",
+    "next_task": "Sent. Tasks that start from now on get it; to reach a running task, use --task ID.",
+    "no_attempt_left": "Not delivered: this agent reads messages only when it starts, and this is "
+    "its last attempt. To stop it: chargehand mission send --critical {mission} TEXT",
+    "on_resume": "Sent. The agent gets it when the mission runs: chargehand mission resume {mission}",
+}
+
+
+def delivery_text(sent: MessageDocument) -> str:
+    """Return whether and when the agent gets a message, as a sentence."""
+    return _DELIVERIES[sent.delivery].format(mission=sent.mission)
 
 
 def exit_code(state: MissionState) -> int:
@@ -72,16 +90,17 @@ def show_report(out: Output, state: MissionState) -> None:
     last = state.reports[-1]
     out.text()
     out.text(f"{last.kind} by the {last.role}", bold=True)
-    out.text(last.text)
+    if not out.has_seen(last.text):
+        out.text(last.text)
     out.text(f"  full text: chargehand artifact show {last.artifact[:12]}")
     out.text()
 
 
 def cause_line(cause: Cause, mission: str) -> str:
-    """Describe a cause: its class and the remedy."""
+    """Return the remedy for a cause as a sentence."""
     document = cause_document(cause, mission)
     assert document is not None
-    return f"cause     {document.kind}: {document.remedy}"
+    return f"advice    {document.remedy[:1].upper()}{document.remedy[1:]}."
 
 
 def money_text(attempt: AttemptState) -> str:
@@ -130,12 +149,7 @@ def print_result(out: Output, state: MissionState, store: Store) -> None:
 
 def show_result(out: Output, state: MissionState, failures: tuple[FailureDocument, ...] = ()) -> None:
     """Write for a person how a mission ended and which commands come next."""
-    out.text(f"{status_text(state)}  {state.id}", fg=_COLOURS.get(state.status, "red"), bold=True)
-    for reason in state.reasons:
-        out.text(f"  {reason.code}: {reason.message}")
-    cause = mission_cause(state)
-    if cause is not None:
-        out.text(f"  {cause_line(cause, state.id)}")
+    _show_ending(out, state)
     show_report(out, state)
     show_checks(out, state)
     show_failures(out, failures, indent="  ")
@@ -154,6 +168,23 @@ def show_result(out: Output, state: MissionState, failures: tuple[FailureDocumen
         out.text(f"  applied   {state.applied.ref.removeprefix('refs/heads/')}")
     out.text(f"  {summary(state)}")
     show_next(out, (*next_commands(state, failures), f"chargehand mission show {state.id}"), indent="  ")
+
+
+def _show_ending(out: Output, state: MissionState) -> None:
+    """Write a mission's status, its reasons unless a person just saw them, and what to do about it."""
+    colour = status_colour(state.status)
+    if ended_with_report(state):
+        out.text(
+            f"done: {'; '.join(reason.message for reason in state.reasons)}  {state.id}", fg=colour, bold=True
+        )
+    else:
+        out.text(f"{status_text(state)}  {state.id}", fg=colour, bold=True)
+    for reason in () if ended_with_report(state) else state.reasons:
+        if not out.has_seen(reason.message):
+            out.text(f"  {reason.code}: {reason.message}")
+    cause = mission_cause(state)
+    if cause is not None:
+        out.text(f"  {cause_line(cause, state.id)}")
 
 
 def status_text(state: MissionSummary) -> str:
@@ -177,12 +208,13 @@ def show_failures(out: Output, failures: Sequence[FailureDocument], *, indent: s
         how = {"timed_out": "timed out"}.get(failure.status, failure.status)
         out.text(f"{indent}{how:<9} {failure.name}", bold=True)
         for test in failure.tests[:_NAMED_TESTS]:
-            out.text(f"{indent}          {test.name}")
-            for line in test.lines:
-                out.text(f"{indent}            {line}")
+            if not out.has_seen("\n".join((test.name, *test.lines))):
+                out.text(f"{indent}          {test.name}")
+                for line in test.lines:
+                    out.text(f"{indent}            {line}")
         if len(failure.tests) > _NAMED_TESTS:
             out.text(f"{indent}          and {count_text(len(failure.tests) - _NAMED_TESTS, 'more test')}")
-        for line in failure.lines:
+        for line in () if out.has_seen("\n".join(failure.lines)) else failure.lines:
             out.text(f"{indent}          {line}")
         if failure.artifact is not None:
             out.text(f"{indent}          all output: chargehand artifact show {failure.artifact[:12]}")
@@ -330,10 +362,11 @@ def show_header(out: Output, state: MissionState) -> None:
 def show_details(out: Output, state: MissionState, details: MissionDetails) -> None:
     """Write all details of a mission for a person."""
     _show_request(out, state, details)
+    why = {} if state.tier is None else {state.tier.tier: f" ({state.tier.reason})"}
     for place in details.places:
-        out.text(f"sandbox   {place.tier}, workspace by {place.driver}")
-    if state.tier is not None:
-        out.text(f"tier      {state.tier.tier}: {state.tier.reason}")
+        out.text(f"sandbox   {place.tier}{why.pop(place.tier, '')}, workspace by {place.driver}")
+    for tier, because in why.items():
+        out.text(f"sandbox   {tier}{because}")
     if state.role is not None:
         out.text(f"role      {state.role.role} ({state.role.origin}, {state.role.digest[:12]})")
     for reason in state.reasons:

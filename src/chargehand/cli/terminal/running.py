@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from chargehand.core.state import MissionState
 
     OnEvent = Callable[[Event, Payload], None]
+
+# A person who waits for longer probably looks elsewhere.
+_LONG_SECONDS = 30
 
 
 def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent | None = None) -> RunOutcome:
@@ -63,7 +69,7 @@ def _run_shown(
         # A cancellation is logged before it is carried out: it holds even if this process dies of it.
         stop.end = lambda: cancel_running(app)
         stop.release = lambda: release_running(app)
-        with progress(out, store=app.store) as shown:
+        with progress(out, store=app.store, in_pipe=True, asks=menu and out.can_ask) as shown:
             offered = RunMenu(app, stop, lambda held: hold_progress(shown, held))
             if menu and out.can_ask:
                 stop.menu = offered
@@ -74,7 +80,18 @@ def _run_shown(
                 offered.close()
         return replace(outcome, interrupted=stop.asked)
 
-    return run_async(watched)
+    since = time.monotonic()
+    outcome = run_async(watched)
+    if not outcome.interrupted:
+        ring_bell(app, out, since)
+    return outcome
+
+
+def ring_bell(app: App, out: Output, since: float) -> None:
+    """Ring the bell of a person's terminal if they have waited for long, unless they turned it off."""
+    waited = time.monotonic() - since >= _LONG_SECONDS
+    if waited and out.shows_progress and app.user_configuration().config.alerts.bell:
+        click.echo("\a", nl=False, err=True)
 
 
 def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutcome:
@@ -128,14 +145,10 @@ def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     if held and not outcome.interrupted:  # a worker took the recorded mission before this process did
         return follow_to_end(app, out, outcome.state.id)
     from chargehand.cli.terminal.failures import INTERRUPTED, WAITING, show_failure
-    from chargehand.cli.terminal.rendering import exit_code, print_result, start_lines
+    from chargehand.cli.terminal.rendering import exit_code, print_result
     from chargehand.missions.services import FULL_DISK
     from chargehand.missions.waiting import goes_on_by_itself
 
-    # With progress on the terminal, these lines were already shown at the start.
-    if outcome.start is not None and not out.shows_progress and out.detail != "result":
-        for line in start_lines(outcome.start):
-            out.text(line)
     print_result(out, outcome.state, app.store)
     # Before the failure: interrupted work may fail in any way, and the sender of the signal need not hear of it.
     if outcome.interrupted:
@@ -165,6 +178,7 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
         )
     if out.detail != "result" and not out.as_json:
         show_header(out, app.mission_reader.state(mission))
+    since = time.monotonic()
     try:
         with watch_menu(out, mission, watching=False) as menu:
             state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
@@ -176,6 +190,7 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
         return INTERRUPTED
     if state is None:
         return 0
+    ring_bell(app, out, since)
     print_result(out, state, app.store)
     return exit_code(state)
 

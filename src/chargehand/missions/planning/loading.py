@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LARGEST_PLAN = 1_000_000
 DEEPEST_PLAN = 40
 _NULLS = {"", "~", "null", "Null", "NULL"}
-_FORM = "see docs/how-to/plans.md"
+_FORM = "write YAML or JSON such as `tasks: [{id: add-login, text: add a login page}]`"
 
 
 class PlanTable(dict[str, Any]):

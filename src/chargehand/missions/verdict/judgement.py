@@ -99,7 +99,7 @@ def judge_result(
         wrong = find_missing_report(result, role, base_tree)
         if wrong:
             return _refuse(*(Reason(code=found.rule, message=found.message) for found in wrong))
-        message = f"the role {role.name} ends with a {role.output}, so there was nothing to promote"
+        message = f"{role.output} by the {role.name}"
         return AttemptEnd(
             status="succeeded", mission="promoted", reasons=(Reason(code="report", message=message),)
         )
@@ -127,8 +127,8 @@ def judge_verdict(verdict: Verdict) -> AttemptEnd:
             unjudged = (Reason(code="loaded_elsewhere", message=message),)
         # Unless a finding already says so.
         elif not any(found.rule in ("setup_offline", "setup_missing") for found in verdict.findings):
-            opened = f"none of them opened the changed code ({_name_some(verdict.unread or ())})"
-            unjudged = (Reason(code="change_unread", message=f"the checks passed, and {opened}"),)
+            message = f"the checks passed, but no check ran the changed code ({_name_some(verdict.unread or ())})"
+            unjudged = (Reason(code="change_unread", message=message),)
         return _ask_person(*unjudged, *_reasons(verdict.needs_person))
     if verdict.status == "missing":
         message = "no checks are configured or were found, so nothing shows that the change is good"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 from chargehand.core.actions import ActionAnswered, ActionAsked, ActionCreated, ActionFinished, ActionQueued
@@ -253,10 +252,9 @@ def _describe_start(event: Payload) -> str | None:
             file = f"{event.digest[:12]}, {event.origin}"
             return f"role {event.role} ({file}): {event.agent}{with_models} ({event.why})"
         case TierChosen():
-            return f"sandbox tier {event.choice.tier}: {event.choice.reason}"
+            return f"sandbox: {event.choice.tier} ({event.choice.reason})"
         case SetupDetected():
-            keep = json.dumps(event.command, ensure_ascii=False)
-            return f"setup (from the project's files): {event.command}; to keep it: [project] setup = {keep}"
+            return f"setup: {event.command} (the checks need it)"
         case BreakerChanged():
             who = f"{event.agent} with {event.model}" if event.model else event.agent
             why = (
