@@ -48,8 +48,9 @@ def clean_branches(
 
     A branch that moved meanwhile stays. Raises `RepositoryError`.
     """
-    repository = app.projects.find(repo, only_reads=True).depot.repository
-    merged = merged_branches(repository)
+    found = app.preparation.configured(repo, only_reads=True)
+    repository = found.depot.repository
+    merged = merged_branches(repository, found.resolved.config.project.branch_prefix)
     if not merged or not confirm(merged):
         return BranchCleanup(merged=merged, removed=())
     removed = tuple(each.name for each in merged if remove_branch(repository, each))

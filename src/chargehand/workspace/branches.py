@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from chargehand.workspace.repository import Repository
 
-PREFIX = "refs/heads/chargehand/"
-
 
 class MergedBranch(Struct, frozen=True, kw_only=True):
     """A branch of Chargehand whose commit is part of HEAD."""
@@ -18,10 +16,11 @@ class MergedBranch(Struct, frozen=True, kw_only=True):
     commit: str
 
 
-def merged_branches(repository: Repository) -> tuple[MergedBranch, ...]:
-    """Return the merged branches of Chargehand that are checked out nowhere; () without a HEAD."""
+def merged_branches(repository: Repository, prefix: str) -> tuple[MergedBranch, ...]:
+    """Return the merged branches with a prefix that are checked out nowhere; () without a HEAD."""
+    pattern = f"refs/heads/{prefix}{'' if prefix.endswith('/') else '*'}"
     form = "--format=%(refname)%00%(objectname)%00%(worktreepath)%00"
-    listed = repository.git.run("for-each-ref", "--merged=HEAD", form, PREFIX)
+    listed = repository.git.run("for-each-ref", "--merged=HEAD", form, pattern)
     if listed.code:
         return ()
     fields = [os.fsdecode(field).removeprefix("\n") for field in listed.out.split(b"\0")]
