@@ -67,7 +67,7 @@ class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigurationValue(msgspec.Struct, frozen=True, kw_only=True):
-    """One key with its value in force, and where that comes from."""
+    """One key with its value in force, and its origin."""
 
     key: str
     value: Any

@@ -48,7 +48,7 @@ def clean_branches(
 
     A branch that moved meanwhile stays. Raises `RepositoryError`.
     """
-    repository = app.projects.find(repo, only_reads=True).depot.repository
+    repository = app.preparation.find(repo, only_reads=True).depot.repository
     merged = merged_branches(repository)
     if not merged or not confirm(merged):
         return BranchCleanup(merged=merged, removed=())
