@@ -10,14 +10,14 @@ import pytest
 from chargehand.core.codec import json_schema
 
 MODULES = (
-    *("accounts", "agents", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding"),
-    *("projects", "storage"),
+    *("agents", "configuration", "demonstration", "diagnosis", "gateways", "models", "onboarding", "projects"),
+    "storage",
 )
 DOCUMENTS = [
     kind
-    for name in MODULES
-    for kind in vars(importlib.import_module(f"chargehand.app.{name}")).values()
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__.endswith(f".{name}")
+    for module in (*(f"chargehand.app.{name}" for name in MODULES), "chargehand.identity.documents")
+    for kind in vars(importlib.import_module(module)).values()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module
     # The input of a use case is not a document.
     if not kind.__name__.startswith("_") and not kind.__name__.endswith("Options")
 ]

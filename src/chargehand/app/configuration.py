@@ -67,7 +67,7 @@ class ConfigurationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigurationValue(msgspec.Struct, frozen=True, kw_only=True):
-    """One key with its value in force, and where that comes from."""
+    """One key with its value in force, and its origin."""
 
     key: str
     value: Any
@@ -179,7 +179,7 @@ def find_configuration(reader: StateReader) -> ConfigurationPlace:
 def edit_configuration(
     reader: StateReader, *, edit: Callable[[Path], None], ask_again: Callable[[ConfigError], bool]
 ) -> ConfigurationPlace:
-    """Let a person change the whole file of their own, which may be invalid now; it is never half-written.
+    """Let a person change their whole file, which may be invalid now; it is never half-written.
 
     `edit` changes a copy and returns once the person is done. `ask_again` is called with each error in the copy:
     `False` leaves the file as it was. Raises `ConfigError`, also if the file was changed meanwhile.

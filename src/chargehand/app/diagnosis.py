@@ -74,7 +74,7 @@ class ToolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExtraView(msgspec.Struct, frozen=True, kw_only=True):
-    """An optional part of the installation: what it gives, and the command that installs it."""
+    """An optional part of the installation: its use, and the command that installs it."""
 
     name: str
     installed: bool

@@ -303,7 +303,7 @@ def describe_probe(probe: ModelProbe | ModelProbeView) -> str:
         return f"{probe.name}: {probe.error}"
     if probe.tools is False:
         said = f"{probe.name} answers but did not use the tool it was offered"
-        # A short form such as ollama:qwen3 has no keys of its own.
+        # A short form such as ollama:qwen3 is no entry of the file.
         known = ":" not in probe.name
         return f"{said}. If it has none: chargehand config set models.{probe.name}.tools false" if known else said
     tools = "calls tools" if probe.tools else "tool calls not tried"

@@ -79,7 +79,7 @@ class Preparation:
             return ProjectBase(project=project, depot=depot, base=base, start=start)
 
     def places(self, found: ProjectBase, resolved: ResolvedConfig) -> WorkPlaces:
-        """Return the directories where a mission's agent and checks start."""
+        """Return the directories in which the agent and the checks of a mission start."""
         directory = find_project(DepotReader(found.depot), found.base.tree, found.start)
         checks = directory if resolved.commands_from is None else resolved.commands_from
         # The deeper one: an uncommitted configuration makes its directory a project as well.

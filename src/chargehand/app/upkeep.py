@@ -38,7 +38,7 @@ _WORKSPACES = "refs/chargehand/workspaces/"
 
 
 class StoreCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The extent of a check, and the differences from what was written.
+    """The extent of a check, and the differences from the written values.
 
     `artifacts` were read and compared with their ids, `commits` with all of their files.
     """
