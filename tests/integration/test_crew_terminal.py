@@ -18,6 +18,8 @@ from test_cli_terminal import Cli, agent
 from tests.crash_kit import MARK, wait_until, wake
 from tests.terminal_kit import Terminal
 
+from chargehand.app.composition import App
+
 pytestmark = pytest.mark.needs_bwrap
 SHOWN, HIDDEN, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 OFFER = "p pause   t TEXT"
@@ -164,3 +166,22 @@ def test_no_color_prints_no_colours_and_quiet_shows_no_display(cli: Cli) -> None
     out, err = piped.communicate()
     assert "task one merged at" in out
     assert "\x1b" not in out + err
+
+
+def test_a_question_of_a_plan_is_asked_at_the_terminal_and_its_answer_continues_the_plan(cli: Cli) -> None:
+    words = plan(cli, task("only", "echo x > made.txt"))
+    file = cli.place / "plan.json"
+    unclear = [{"id": "format", "question": "Which format?", "options": ["long", "short"]}]
+    file.write_text(json.dumps({**json.loads(file.read_text()), "ambiguities": unclear}))
+    shown = cli.terminal(*words)
+    shown.until("Chargehand asks:")
+    shown.until("Which format?")
+    shown.until("2  short")
+    shown.until("Your answer")
+    shown.say("2\n")
+    shown.until("promoted")
+    assert shown.end() == 0
+    with App.open(environ=cli.environment, cwd=cli.repository) as app:
+        state = app.mission_state("last")
+    (question,) = state.questions.values()
+    assert (question.text, question.answer) == ("Which format?", "short")

@@ -75,7 +75,11 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
             return leave_to_worker(app, out, record_once(app, request, key, confirm_trust=ask, plan=plan)[0])
         if request.detach or plan is not None:
             mission = record_mission(app, request, confirm_trust=ask, plan=plan)
-            return leave_to_worker(app, out, mission) if request.detach else follow_to_end(app, out, mission)
+            return (
+                leave_to_worker(app, out, mission)
+                if request.detach
+                else follow_to_end(app, out, mission, asks=not request.yes)
+            )
         outcome = run_mission(app, out, request)
         if outcome.state.held is not None:  # a worker starts it once the earlier mission has ended
             return follow_to_end(app, out, outcome.state.id)

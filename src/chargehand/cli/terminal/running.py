@@ -161,8 +161,11 @@ def show_outcome(app: App, out: Output, outcome: RunOutcome) -> int:
     return exit_code(outcome.state)
 
 
-def follow_to_end(app: App, out: Output, mission: str) -> int:
-    """Show a mission that a worker runs until it is settled; Ctrl-C cancels it. Return the exit code."""
+def follow_to_end(app: App, out: Output, mission: str, *, asks: bool = True) -> int:
+    """Show a mission that a worker runs until it is settled; Ctrl-C cancels it. Return the exit code.
+
+    With `asks`, the questions of a plan are put to the person at the terminal.
+    """
     import signal
 
     from chargehand.app.missions import cancel_mission
@@ -182,6 +185,9 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
     try:
         with watch_menu(out, mission, watching=False) as menu:
             state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
+        while asks and state is not None and state.plan is not None and _answer_open_question(app, out, mission):
+            with watch_menu(out, mission, watching=False) as menu:
+                state = follow(app, out, mission, menu, events=False)
     except KeyboardInterrupt as interrupt:
         # SIGTERM ends this process but not the mission, which its worker continues.
         told = signal.SIGTERM in interrupt.args
@@ -193,6 +199,27 @@ def follow_to_end(app: App, out: Output, mission: str) -> int:
     ring_bell(app, out, since)
     print_result(out, state, app.store)
     return exit_code(state)
+
+
+def _answer_open_question(app: App, out: Output, mission: str) -> bool:
+    """Ask the person at the terminal the question that a plan or one of its tasks waits for; return whether they
+    answered.
+    """
+    from chargehand.app.missions import addressed_mission, answer_mission
+    from chargehand.cli.terminal.prompts import ask_question
+    from chargehand.core.errors import RefusedError
+
+    if not out.can_ask:
+        return False
+    try:
+        asked = addressed_mission(app, mission, "answer")
+    except RefusedError:  # nothing is asked, or several tasks ask: `mission answer --task` names one
+        return False
+    answer = None if asked.question is None else ask_question(asked.question)
+    if answer is None:
+        return False
+    answer_mission(app, asked, answer)
+    return True
 
 
 def leave_to_worker(app: App, out: Output, mission: str) -> int:
