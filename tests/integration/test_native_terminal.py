@@ -255,7 +255,7 @@ class TestTheChoice:
         first, *ways = result.stderr.splitlines()
         assert (result.code, result.stdout) == (2, "")
         assert first == "error: no model is set up"
-        assert ways[0] == "hint: export ANTHROPIC_API_KEY or OPENAI_API_KEY, or run: chargehand init"
+        assert ways[0] == "hint: export ANTHROPIC_API_KEY or OPENAI_API_KEY, or run: chargehand model add"
         assert '--agent "command:PROGRAM ARG"' in ways[1]
         with kit.opened() as app:
             assert list(app.store.log.missions()) == []

@@ -302,7 +302,7 @@ def test_without_agent_or_model_the_error_hints_at_keys_and_programs() -> None:
     assert none.value.code == "no_agent"
     assert none.value.message.endswith("found on PATH: claude, codex (`chargehand agent list` says how)")
     ways = none.value.hint.splitlines()
-    for way, words in zip(ways, ("run: chargehand init", '--agent "command:'), strict=True):
+    for way, words in zip(ways, ("run: chargehand model add", '--agent "command:'), strict=True):
         assert words in way
     with pytest.raises(UsageError) as modelless:
         _choose(agent="native")

@@ -77,7 +77,9 @@ def list_(repo: Path | None, everything: bool, provider: str | None, out: Output
     out.document(listed)
     if not listed.models:
         out.text("No model is configured, and none was found on this machine.")
-        out.text("Run `chargehand init` to set one up, or store a key: chargehand secret set ANTHROPIC_API_KEY")
+        out.text(
+            "Run `chargehand model add` to set one up, or store a key: chargehand secret set ANTHROPIC_API_KEY"
+        )
         return
     rows = []
     for each in listed.models:
@@ -245,7 +247,7 @@ def probe(name: str | None, quick: bool, repo: Path | None, out: Output) -> int:
         probes = run_loop(lambda: probing)
     out.document(probes)
     if not probes.models:
-        out.text("No model is configured, and none was found. Run `chargehand init` to set one up.")
+        out.text("No model is configured, and none was found. Run `chargehand model add` to set one up.")
         return 1
     for each in probes.models:
         out.text(describe_probe(each))

@@ -409,7 +409,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "area",
         late_pattern(r"\S(?:.*\S)?", re.DOTALL),
         "a pattern that is empty or has blanks at its ends",
-        "",
+        "write a pattern as in .gitignore, such as src/**",
     ),
     (
         "area",

@@ -165,10 +165,16 @@ class FencedError(InfrastructureError):
     default_code = "fenced"
 
 
+# A longer list would hide the error.
+_NAMES_LISTED = 20
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the known word nearest to `name`, or lists the known ones."""
+    """Return a hint that names the known word nearest to `name`, or lists the first known ones."""
     words = sorted(known)
     close = difflib.get_close_matches(name, words, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
-    return "known: " + (", ".join(words) if words else "none")
+    more = len(words) - _NAMES_LISTED
+    listed = ", ".join(words[:_NAMES_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return f"known: {listed or 'none'}"

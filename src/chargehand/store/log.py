@@ -473,7 +473,10 @@ class EventLog:
 
     def _unknown(self, name: str) -> NotFoundError:
         newest = self._rows("id <> project ORDER BY created DESC LIMIT :shown", shown=_SHOWN)
-        return NotFoundError(f"there is no mission {name!r}", hint=nearest(name, (row.id for row in newest)))
+        near = nearest(name, (row.id for row in newest))
+        hint = LIST_HINT if newest else 'there are no missions yet: chargehand run "TEXT" starts one'
+        hint = near if near.startswith("did you mean") else hint
+        return NotFoundError(f"there is no mission {name!r}", hint=hint)
 
     def _now(self) -> str:
         return self._clock.now().isoformat(timespec="microseconds")

@@ -94,7 +94,11 @@ def find_repository(path: Path) -> Repository:
 def _check_path(path: Path) -> None:
     # Not `Path.is_dir`, which raises for a name that is too long, or below an inaccessible directory.
     if not os.path.isdir(path):
-        raise RepositoryError(f"{str(path)!r} is not a directory", code="not_a_repository", hint="give --repo")
+        raise RepositoryError(
+            f"{str(path)!r} is not a directory",
+            code="not_a_repository",
+            hint="name the directory of a git repository",
+        )
     if "\n" in str(path.resolve()):
         raise RepositoryError(
             f"{str(path)!r} has a line break in its path, and git answers by lines",
@@ -114,7 +118,7 @@ def _unusable(path: Path, error: str) -> RepositoryError:
         return RepositoryError(
             f"{str(path)!r} is not in a git repository",
             code="not_a_repository",
-            hint="run 'git init' there, or give --repo",
+            hint="run 'git init' there, or name another directory with --repo",
         )
     return RepositoryError(
         f"git cannot use the repository at {str(path)!r}: {' '.join(printable(error).split())!r}",

@@ -82,7 +82,7 @@ DEFAULT_MODELS: Mapping[str, str] = {
 # Coding agents searched for on PATH.
 AGENT_PROGRAMS = ("claude", "codex", "gemini", "qwen", "opencode", "cursor-agent")
 _SETUP_HINTS = (
-    "export ANTHROPIC_API_KEY or OPENAI_API_KEY, or run: chargehand init",
+    "export ANTHROPIC_API_KEY or OPENAI_API_KEY, or run: chargehand model add",
     'to let a program of yours work: --agent "command:PROGRAM ARG"',
 )
 Which = Callable[[str], str | None]
