@@ -80,7 +80,7 @@ def test_models_with_price_and_key(cli: Cli, provider: Provider) -> None:
 
 def test_without_configuration_the_models_that_were_found_are_listed(cli: Cli) -> None:
     assert cli.json("model", "list") == {"models": []}
-    assert "chargehand init" in cli("model", "list").output
+    assert "chargehand model add" in cli("model", "list").output
     cli.set(OPENAI_API_KEY=KEY)
     (found,) = cli.json("model", "list")["models"]
     assert (found["provider"], found["origin"]) == ("openai", "found")

@@ -165,7 +165,7 @@ def test_a_missing_agent_is_an_error_with_a_short_hint() -> None:
     assert none.value.code == "no_agent"
     assert len(none.value.hint.splitlines()) == 2
     assert '--agent "command:' in none.value.hint
-    assert "chargehand init" in none.value.hint
+    assert "chargehand model add" in none.value.hint
 
 
 def test_check_files_are_stored_unchanged(tmp_path: Path, store: Store) -> None:
