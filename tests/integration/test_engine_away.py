@@ -36,8 +36,8 @@ def test_missions_are_recorded_and_readable_while_the_database_is_down(tmp_path:
     # Two missions, not four: no error asked for a retry, and a retry with the same key adds no mission.
     listed = away.say("mission", "list", cwd=repo)
     assert [(one["mission"], one["status"]) for one in listed.document["missions"]] == [
+        (mission, "planned"),  # the newest first
         (done["mission"], "promoted"),
-        (mission, "planned"),
     ]
     assert "workers on other machines cannot be seen" in listed.stderr
     for words in (("mission", "show", mission), ("mission", "log", mission), ("stats",), ("audit", "verify")):
