@@ -59,7 +59,7 @@ def _promotes_by_clones(cli: Cli, repo: Path) -> None:
     ]
     shown = cli.say("mission", "show", mission, cwd=repo, as_json=False)
     assert shown.code == 0, shown
-    assert "sandbox   process, workspace by reflink" in shown.stdout
+    assert "sandbox   process (default), workspace by reflink" in shown.stdout
     assert MEND in shown.stdout
     # The directory holds the base too: its size is not reported as the agent's writes, which are unknown.
     disk = cli.say("stats", cwd=repo).document["sandboxes"]["disk"]
