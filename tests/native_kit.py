@@ -17,7 +17,7 @@ from chargehand.app.composition import App
 from chargehand.core.config import Config
 from chargehand.core.state import MissionState
 from chargehand.models.contract import Dialect, Usage
-from chargehand.models.dialect_names import DIALECTS
+from chargehand.models.registries import DIALECTS
 from chargehand.models.script_upstream import fit_tools
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render_for
 from chargehand.models.scripts import Script, ScriptLine

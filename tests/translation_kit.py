@@ -29,10 +29,10 @@ from chargehand.models.conversation import (
     fold_reply,
     reply_deltas,
 )
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.left_out import LEFT_OUT
 from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
 from chargehand.models.event_stream import EventSplitter
+from chargehand.models.registries import DIALECTS
 from tests.translation_features import BASES, FEATURES, MODELS, REPLY_EXTRAS, Feature, put
 
 T = TypeVar("T")

@@ -22,9 +22,8 @@ from chargehand.core.config import AlertsConfig
 from chargehand.core.ports import KeySource
 from chargehand.core.registry import Registry
 from chargehand.credentials.credentials import KEY_SOURCES, KeySetup
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.base import ModelDialect
-from chargehand.models.known_providers import PROVIDERS
+from chargehand.models.registries import DIALECTS, PROVIDERS
 from chargehand.reports.alerting.channels import NOTIFIERS, ChannelFailedError, ChannelSetup
 from chargehand.reports.alerting.watch import trial_notice
 from chargehand.sandbox.contract import ExecResult
@@ -134,8 +133,8 @@ class TestKeySources(KeySourceContract):
             "Backend", (), {"name": "memory", "get_password": lambda self, service, name: kept.get(name)}
         )
         keyring, core = ModuleType("keyring"), ModuleType("keyring.core")
-        keyring.get_keyring = backend  # type: ignore[attr-defined]
-        core.recommended = lambda found: True  # type: ignore[attr-defined]
+        vars(keyring)["get_keyring"] = backend
+        vars(core)["recommended"] = lambda found: True
         monkeypatch.setitem(sys.modules, "keyring", keyring)
         monkeypatch.setitem(sys.modules, "keyring.core", core)
         return KEY_SOURCES[request.param](KeySetup(kept, tmp_path))

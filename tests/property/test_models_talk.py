@@ -28,9 +28,9 @@ from chargehand.models.conversation import (
     join_turns,
     reply_deltas,
 )
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
 from chargehand.models.event_stream import EventSplitter
+from chargehand.models.registries import DIALECTS
 
 ALL: tuple[Dialect, ...] = ("openai", "anthropic", "responses", "gemini")
 QUICK = settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])

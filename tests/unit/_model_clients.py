@@ -10,7 +10,7 @@ import httpx2
 from tests.late import LateModule
 
 from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, UpstreamReply
-from chargehand.models.dialect_names import DIALECTS
+from chargehand.models.registries import DIALECTS
 
 __all__ = [
     "DIALECTS",

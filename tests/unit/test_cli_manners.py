@@ -176,6 +176,18 @@ def test_the_bell_rings_for_a_person_who_waited_long(
     assert ("\a" in capsys.readouterr().err) == rings
 
 
+def test_a_configuration_that_broke_meanwhile_hides_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Output, "shows_progress", True)
+    (tmp_path / "chargehand").mkdir()
+    (tmp_path / "chargehand/config.toml").write_text("[alerts\n")
+    places = {"CHARGEHAND_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path)}
+    with App.open(environ=places, cwd=tmp_path) as app:
+        ring_bell(app, Output(as_json=False), time.monotonic() - 31)
+    assert capsys.readouterr().err == ""
+
+
 def test_one_argument_is_the_text_and_the_mission_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picking, "pick_mission", lambda: "m-picked")
     monkeypatch.setattr(click, "prompt", lambda question, err: "asked")

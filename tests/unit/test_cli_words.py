@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chargehand import __version__
-from chargehand.cli.commands import COMMANDS, PLACES, SHORT, expand_words, quoted, unknown_command
 from chargehand.cli.main import chargehand
+from chargehand.cli.terminal.commands import COMMANDS, PLACES, SHORT, expand_words, quoted, unknown_command
 
 KNOWN = (*PLACES, *SHORT)
 

@@ -30,8 +30,7 @@ from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.core.records import TierFacts
 from chargehand.core.registry import Registered, Registry, use_extensions
 from chargehand.credentials.credentials import KEY_SOURCES, open_credentials
-from chargehand.models.dialect_names import DIALECTS
-from chargehand.models.known_providers import PROVIDERS
+from chargehand.models.registries import DIALECTS, PROVIDERS
 from chargehand.policy.tiers import choose_tier
 from chargehand.reports.alerting.channels import NOTIFIERS, ChannelFailedError, NoticeChannel, open_channels
 from chargehand.sandbox.tiers import TIERS
@@ -179,14 +178,15 @@ def test_an_extension_never_replaces_a_built_in_name() -> None:
 
 def test_only_the_users_own_file_enables() -> None:
     theirs = RepositoryFile(content=b'[extensions]\nenabled = ["acme-robots"]\n', commit="0" * 40)
-    for sources in (
+    cases: tuple[dict[str, Any], ...] = (
         {"repository": theirs},
         {"repository": theirs, "is_trusted": lambda digest: True},
         {"environ": {"CHARGEHAND_EXTENSIONS_ENABLED": "acme-robots"}},
         {"options": {"extensions.enabled": OptionValue(value="acme-robots", name="--extensions")}},
-    ):
+    )
+    for sources in cases:
         with pytest.raises(ConfigError, match="counts only in your own configuration file"):
-            configured(**sources)  # type: ignore[arg-type]
+            configured(**sources)
 
 
 @pytest.mark.usefixtures("acme")

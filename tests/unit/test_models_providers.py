@@ -34,9 +34,9 @@ from chargehand.models.catalogue import (
     listed_models,
 )
 from chargehand.models.contract import Dialect
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.probes import small_answer
 from chargehand.models.providers import ProviderLimits, Providers
+from chargehand.models.registries import DIALECTS
 from chargehand.models.scripted_replies import ScriptedCall, ScriptedReply, render
 
 

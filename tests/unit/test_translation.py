@@ -41,10 +41,10 @@ from tests.translation_kit import (
 
 from chargehand.models.contract import Dialect, ModelCall
 from chargehand.models.conversation import DYNAMIC_BUDGET, EFFORT_BUDGETS, ReasoningRequest, fold_reply
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.translation import TranslatingUpstream, read_event_data
 from chargehand.models.event_stream import EventSplitter
 from chargehand.models.providers import Providers
+from chargehand.models.registries import DIALECTS
 from chargehand.models.replay_cache import ReplayCache
 
 PAGE = Path(__file__).parents[2] / "docs/reference/translation.md"

@@ -41,9 +41,9 @@ def entry_names(kind: str, environ: Mapping[str, str]) -> list[str]:
     """Return the known `agents`, `models`, `teams` or `tiers`."""
     if kind == "teams":
         return list(team_files(environ))
+    if kind == "tiers":
+        return list(section_keys()["sandbox.tier"].choices)
     with StateReader.open(environ=environ) as reader:
-        if kind == "tiers":
-            return list(section_keys()["sandbox.tier"].choices)
         config = _user_configuration(reader)
     return sorted({"native", *config.agents} if kind == "agents" else config.models)
 

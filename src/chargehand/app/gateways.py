@@ -27,13 +27,13 @@ from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
 from chargehand.core.redaction import Redactor
 from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.faults import Faults
 from chargehand.models.faulty_upstream import FaultyUpstream
 from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
 from chargehand.models.providers import ProviderLimits, Providers
 from chargehand.models.recording import Recording, RecordingUpstream, RecordingWriter
+from chargehand.models.registries import DIALECTS
 from chargehand.models.replay import ReplayUpstream, load_script
 from chargehand.models.request_matching import Divergence
 from chargehand.models.script_upstream import ScriptUpstream

@@ -103,11 +103,9 @@ def list_(repo: Path | None, everything: bool, out: Output) -> None:
     """List the keys that are set, with the source of each."""
     from chargehand.app.composition import App
     from chargehand.app.configuration import format_setting, list_configuration, list_configuration_keys
-    from chargehand.reports.reading import StateReader
 
     if everything:
-        with StateReader.open():  # registers the names that some keys accept
-            keys = list_configuration_keys()
+        keys = list_configuration_keys()
         out.document(keys)
         rows = [(each.key, format_setting(each.key, each.default), each.meaning) for each in keys.keys]
         out.table(("KEY", "DEFAULT", "MEANING"), rows)

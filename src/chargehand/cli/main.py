@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from chargehand.cli.commands import COMMANDS, PLACES, SHORT, expand_words, unknown_command
+from chargehand.cli.terminal.commands import COMMANDS, PLACES, SHORT, expand_words, unknown_command
 from chargehand.cli.terminal.failures import CommandUsageError, guarded, json_wanted
 from chargehand.cli.terminal.options import PROGRAM, no_colour_option, run_elsewhere, server_options
 

@@ -31,7 +31,7 @@ def branch() -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def clean(repo: Path | None, dry_run: bool, yes: bool, out: Output) -> None:
-    """Remove the branches chargehand/… that are merged into your current branch.
+    """Remove branches of missions that are merged into your current branch.
 
     They are shown first, and you are asked. Branches that are checked out stay, and so do all missions.
     """
@@ -58,7 +58,7 @@ def clean(repo: Path | None, dry_run: bool, yes: bool, out: Output) -> None:
         done = clean_branches(app, repo, confirm=confirm)
     out.document(done)
     if not done.merged:
-        out.text("No branch chargehand/… is merged into your current branch.")
+        out.text("No branch of a mission is merged into your current branch.")
     elif not dry_run:
         out.text(f"removed {len(done.removed)} of {len(done.merged)}")
 

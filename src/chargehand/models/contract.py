@@ -16,7 +16,7 @@ from chargehand.core.errors import UpstreamError
 from chargehand.core.ports import Spent
 
 # OpenAI chat completions, Anthropic messages, OpenAI responses, or Gemini's own dialect.
-# A registered name (`models.dialect_names`).
+# A registered name (`models.registries`).
 Dialect = str
 # The kind of call: a reply, a count of the tokens in a request, or embeddings.
 Operation = Literal["reply", "count", "embed"]

@@ -19,9 +19,9 @@ from chargehand.models.contract import (
     reply_from_pieces,
 )
 from chargehand.models.conversation import UntranslatableError
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.event_stream import EVENT_STREAM
 from chargehand.models.faults import Fault, Faults
+from chargehand.models.registries import DIALECTS
 from chargehand.models.scripted_replies import ScriptedCall, decode_body, error_reply, render_for
 
 # The length of a `big` reply without a given size.

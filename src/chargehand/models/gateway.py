@@ -28,7 +28,6 @@ from chargehand.models.contract import (
     Operation,
     ServedModel,
 )
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.base import (
     EmbeddingsFormat,
     ModelDialect,
@@ -39,6 +38,7 @@ from chargehand.models.dialects.base import (
 )
 from chargehand.models.http.server import HttpAnswer, HttpRequest, HttpServer
 from chargehand.models.providers import QUIET_SECONDS, Providers, Retries
+from chargehand.models.registries import DIALECTS
 from chargehand.models.replay_cache import CachedReply, ReplayCache
 from chargehand.models.requested_waits import RequestedWaits
 from chargehand.models.serving.admission import RESERVE_SECONDS, BudgetAdmission

@@ -14,10 +14,10 @@ import msgspec
 
 from chargehand.core.errors import UpstreamError
 from chargehand.models.contract import Dialect, ModelCall, UpstreamReply
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.http.client import DirectClient, HttpBody, HttpClient, HttpReply, Origin, ProxiedClient
 from chargehand.models.http.framing import HttpError, HttpErrorCode
 from chargehand.models.key_filter import FilteredChunks, KeyFilter
+from chargehand.models.registries import DIALECTS
 
 if TYPE_CHECKING:
     import ssl

@@ -24,10 +24,10 @@ from chargehand.models.conversation import (
     UntranslatableError,
     fold_reply,
 )
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.embeddings import embeddings_upstream, explain_refusal
 from chargehand.models.dialects.translation import read_error_message
 from chargehand.models.event_stream import EVENT_STREAM, EventSplitter
+from chargehand.models.registries import DIALECTS
 
 Trial = Literal["streams", "images", "embeddings", "output_kept"]
 TRIALS: tuple[Trial, ...] = ("streams", "images", "embeddings", "output_kept")

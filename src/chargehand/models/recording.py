@@ -20,8 +20,8 @@ from chargehand.core.codec import convert_to
 from chargehand.core.errors import UpstreamError, UsageError
 from chargehand.core.redaction import Redactor
 from chargehand.models.contract import Dialect, ModelCall, ModelUpstream, Operation, UpstreamReply, close_chunks
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.event_stream import EVENT_STREAM, event_bytes, parse_events
+from chargehand.models.registries import DIALECTS
 
 _T = TypeVar("_T")
 

@@ -16,7 +16,6 @@ from chargehand.core.errors import UpstreamError
 from chargehand.core.redaction import Redactor
 from chargehand.models._swe_agent_runs import SUFFIX, load_swe_agent_run
 from chargehand.models.contract import ModelCall, Operation, UpstreamReply
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.base import is_bare
 from chargehand.models.recording import (
     FORMAT,
@@ -26,6 +25,7 @@ from chargehand.models.recording import (
     read_source,
     recorded_pieces,
 )
+from chargehand.models.registries import DIALECTS
 from chargehand.models.request_matching import (
     Divergence,
     RunPairs,

@@ -22,11 +22,11 @@ from chargehand.models.conversation import (
     ToolResultPart,
     UntranslatableError,
 )
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.dialects.base import is_bare
 from chargehand.models.faults import Fault
 from chargehand.models.faulty_upstream import answer_with_fault
 from chargehand.models.recording import AttemptOrdinals, TurnAnswers, append_line
+from chargehand.models.registries import DIALECTS
 from chargehand.models.scripted_replies import (
     NO_RETRY,
     ScriptedCall,

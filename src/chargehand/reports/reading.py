@@ -58,11 +58,15 @@ def find_registry(kind: str) -> Registry[Any]:
     # Imported only to check or show such a value.
     from chargehand.agents.clis import SPECS
     from chargehand.agents.kinds import AGENTS
-    from chargehand.models.known_providers import PROVIDERS
+    from chargehand.models.registries import PROVIDERS
     from chargehand.sandbox.tiers import TIERS
 
     found: dict[str, Registry[Any]] = {"agents": AGENTS, "clis": SPECS, "providers": PROVIDERS, "tiers": TIERS}
     return found[kind]
+
+
+# At import: whoever reads a configuration has imported this module.
+use_registries(find_registry)
 
 
 class StateReader:
@@ -83,7 +87,6 @@ class StateReader:
         actor: str = "",
         starts_workers: bool = True,
     ) -> None:
-        use_registries(find_registry)
         self.environ = environ
         self.cwd = cwd
         self.home = state_home(environ)

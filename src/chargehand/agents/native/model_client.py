@@ -21,9 +21,9 @@ from chargehand.agents.text_protocol import describe
 from chargehand.agents.tool_specs import ToolSpec
 from chargehand.core.errors import ExhaustedError, NotFoundError, UpstreamError
 from chargehand.models.contract import GatewayFault
-from chargehand.models.dialect_names import DIALECTS
 from chargehand.models.event_stream import EventSplitter, event_data
 from chargehand.models.refusals import classify_refusal
+from chargehand.models.registries import DIALECTS
 
 if TYPE_CHECKING:
     import httpx

@@ -22,7 +22,7 @@ from chargehand.core.config import Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.core.ports import KeySource
 from chargehand.models.contract import Dialect, ServedModel
-from chargehand.models.known_providers import PROVIDERS
+from chargehand.models.registries import PROVIDERS
 
 if TYPE_CHECKING:
     from chargehand.models.catalogue import ModelFacts, Reported

@@ -251,7 +251,7 @@ class TextCommand(click.Command):
         ctx.allow_extra_args = True
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
-            from chargehand.cli.commands import quoted
+            from chargehand.cli.terminal.commands import quoted
             from chargehand.cli.terminal.failures import CommandUsageError
 
             arguments = [each.name for each in self.params if isinstance(each, click.Argument) and each.name]

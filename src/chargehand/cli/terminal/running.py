@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chargehand.core.errors import ChargehandError, RefusedError
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -89,8 +91,13 @@ def _run_shown(
 
 def ring_bell(app: App, out: Output, since: float) -> None:
     """Ring the bell of a person's terminal if they have waited for long, unless they turned it off."""
-    waited = time.monotonic() - since >= _LONG_SECONDS
-    if waited and out.shows_progress and app.user_configuration().config.alerts.bell:
+    if time.monotonic() - since < _LONG_SECONDS or not out.shows_progress:
+        return
+    try:
+        wanted = app.user_configuration().config.alerts.bell
+    except ChargehandError:  # the file was changed meanwhile; its error must not hide the result
+        return
+    if wanted:
         click.echo("\a", nl=False, err=True)
 
 
@@ -181,22 +188,22 @@ def follow_to_end(app: App, out: Output, mission: str, *, asks: bool = True) -> 
         )
     if out.detail != "result" and not out.as_json:
         show_header(out, app.mission_reader.state(mission))
-    since = time.monotonic()
     try:
-        with watch_menu(out, mission, watching=False) as menu:
-            state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
-        while asks and state is not None and state.plan is not None and _answer_open_question(app, out, mission):
+        while True:
+            since = time.monotonic()
             with watch_menu(out, mission, watching=False) as menu:
-                state = follow(app, out, mission, menu, events=False)
+                state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
+            if state is None:
+                return 0
+            ring_bell(app, out, since)
+            if not asks or state.plan is None or not _answer_open_question(app, out, mission):
+                break
     except KeyboardInterrupt as interrupt:
         # SIGTERM ends this process but not the mission, which its worker continues.
         told = signal.SIGTERM in interrupt.args
         state = app.mission_reader.state(mission) if told else cancel_mission(app, mission)
         print_result(out, state, app.store)
         return INTERRUPTED
-    if state is None:
-        return 0
-    ring_bell(app, out, since)
     print_result(out, state, app.store)
     return exit_code(state)
 
@@ -207,7 +214,6 @@ def _answer_open_question(app: App, out: Output, mission: str) -> bool:
     """
     from chargehand.app.missions import addressed_mission, answer_mission
     from chargehand.cli.terminal.prompts import ask_question
-    from chargehand.core.errors import RefusedError
 
     if not out.can_ask:
         return False

@@ -24,7 +24,7 @@ class DialectContract:
     @pytest.fixture
     def dialect(self) -> ModelDialect:
         """Return the dialect; a subclass provides it."""
-        raise NotImplementedError
+        raise NotImplementedError("a subclass gives the dialect")
 
     def test_a_request_is_read_as_it_was_written(self, dialect: ModelDialect) -> None:
         turn = ConversationTurn(role="user", parts=(TextPart(text="hello"),))
@@ -56,7 +56,7 @@ class RunnerContract:
     @pytest.fixture
     def runner(self) -> Runner:
         """Return the runner; a subclass provides it."""
-        raise NotImplementedError
+        raise NotImplementedError("a subclass gives the runner")
 
     @pytest.mark.parametrize("output", ["", "ok\n", "3 passed\n", "\x1b[1m\u2713\n"])
     def test_only_an_exit_code_of_0_can_pass(self, runner: Runner, output: str) -> None:
@@ -93,7 +93,7 @@ class NotifierContract:
     @pytest.fixture
     def unreachable(self) -> tuple[Callable[[Any], Any], Any, Any, Any]:
         """Return a notifier, a setup without it, one whose recipient fails and knows `secret`, and a notice."""
-        raise NotImplementedError
+        raise NotImplementedError("a subclass gives the notifier")
 
     def test_it_opens_no_channel_unless_configured(self, unreachable: tuple[Any, Any, Any, Any]) -> None:
         notifier, without, _, _ = unreachable
@@ -119,7 +119,7 @@ class KeySourceContract:
     @pytest.fixture
     def source(self) -> KeySource:
         """Return the source; a subclass provides it."""
-        raise NotImplementedError
+        raise NotImplementedError("a subclass gives the source")
 
     def test_it_returns_the_key_it_has(self, source: KeySource) -> None:
         assert source.get("THE_KEY") == self.value

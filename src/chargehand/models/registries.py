@@ -1,12 +1,20 @@
-"""The registered providers of models: the dialect, the address and the usual key of each."""
+"""The registered providers of models, and the registered dialects that they speak.
+
+Only the modules at the top of the package use the dialects: the gateway, the upstreams, replay and probes. They
+pass them to the code below.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from chargehand.core.registry import Registry
+
+if TYPE_CHECKING:
+    from chargehand.models.dialects.base import ModelDialect
 
 
 class ProviderSpec(Struct, frozen=True):
@@ -34,3 +42,11 @@ for _name, _summary, *_spec in (
     ("script", "a file of replies"),
 ):
     PROVIDERS.register(_name, partial(ProviderSpec, *_spec), _summary)
+
+# No extension adds a dialect: each reads every call.
+_PLACE = "chargehand.models.dialects"
+DIALECTS: Registry[ModelDialect] = Registry("dialects", "dialect", extensible=False)
+DIALECTS.register("openai", f"{_PLACE}.openai_chat:OpenAIChatDialect", "OpenAI's Chat Completions")
+DIALECTS.register("anthropic", f"{_PLACE}.anthropic:AnthropicDialect", "Anthropic's Messages")
+DIALECTS.register("responses", f"{_PLACE}.openai_responses:ResponsesDialect", "OpenAI's Responses")
+DIALECTS.register("gemini", f"{_PLACE}.gemini:GeminiDialect", "Google's generateContent")
