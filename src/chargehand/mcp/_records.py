@@ -34,7 +34,7 @@ class McpResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMission(McpArguments, frozen=True):
-    """What `run_mission` takes, with the options of a run."""
+    """The arguments of `run_mission`, with the options of a run."""
 
     request: Annotated[_Said, Meta(description="The agent's task, in words.")]
     key: Annotated[
@@ -50,20 +50,20 @@ class RunMission(McpArguments, frozen=True):
 
 
 class OneMission(McpArguments, frozen=True):
-    """What tools on one mission take that need no more."""
+    """The argument of tools on one mission."""
 
     mission: MissionName
 
 
 class WaitMission(McpArguments, frozen=True):
-    """What `wait_mission` takes."""
+    """The arguments of `wait_mission`."""
 
     mission: MissionName
     seconds: Annotated[float, Meta(ge=0, le=600, description="Wait at most this long.")] = 30.0
 
 
 class ListMissions(McpArguments, frozen=True):
-    """What `list_missions` takes."""
+    """The arguments of `list_missions`."""
 
     repo: Annotated[_Words | None, Meta(description="Only those of this repository; of all by default.")] = None
     status: Annotated[_Many, Meta(description="Only those of these statuses.")] = ()
@@ -72,7 +72,7 @@ class ListMissions(McpArguments, frozen=True):
 
 
 class AnswerQuestion(McpArguments, frozen=True):
-    """What `answer_question` takes."""
+    """The arguments of `answer_question`."""
 
     mission: MissionName
     text: Annotated[_Said, Meta(description="The answer; an option's number means its text.")]
@@ -82,14 +82,14 @@ class AnswerQuestion(McpArguments, frozen=True):
 
 
 class SendMessage(McpArguments, frozen=True):
-    """What `send_message` takes."""
+    """The arguments of `send_message`."""
 
     mission: MissionName
     text: Annotated[_Said, Meta(description="The message; the agent gets it with its next attempt.")]
 
 
 class ShowDiff(McpArguments, frozen=True):
-    """What `show_diff` takes."""
+    """The arguments of `show_diff`."""
 
     mission: MissionName
     checkpoint: Annotated[_Words | None, Meta(description="Up to this checkpoint instead of the result.")] = None
@@ -98,7 +98,7 @@ class ShowDiff(McpArguments, frozen=True):
 
 
 class ShowLog(McpArguments, frozen=True):
-    """What `show_log` takes."""
+    """The arguments of `show_log`."""
 
     mission: MissionName
     after: Annotated[int, Meta(ge=0, le=1 << 40, description="Only events after this sequence number.")] = 0
@@ -106,14 +106,14 @@ class ShowLog(McpArguments, frozen=True):
 
 
 class PromoteMission(McpArguments, frozen=True):
-    """What `promote` takes."""
+    """The arguments of `promote`."""
 
     mission: MissionName
     reason: Annotated[str, Meta(max_length=2000, description="Why it is let in; it is recorded.")] = ""
 
 
 class QuestionView(McpResult, frozen=True):
-    """What the mission waits for an answer to."""
+    """The open question of a mission."""
 
     id: str
     text: str
@@ -138,7 +138,7 @@ class AttemptView(McpResult, frozen=True):
 
 
 class MissionView(McpResult, frozen=True):
-    """How a mission stands. `settled`: nobody goes on with it before a person or a client acts."""
+    """The state of a mission. `settled`: it does not continue until a person or a client acts."""
 
     mission: str
     status: str
@@ -170,7 +170,7 @@ class Started(McpResult, frozen=True):
 
 
 class MissionLine(McpResult, frozen=True):
-    """One line of the list; `parent` is the mission whose `task` it does, null for one that was asked for."""
+    """One line of the list; `parent` is the mission whose `task` it does, null for a requested mission."""
 
     mission: str
     status: str
@@ -207,7 +207,7 @@ class DiffView(McpResult, frozen=True):
 
 
 class EventView(McpResult, frozen=True):
-    """One event; `payload` is null where it was erased or is too long (`cut`)."""
+    """One event; `payload` is null if it was erased or is too long (`cut`)."""
 
     seq: int
     time: str
