@@ -1,7 +1,7 @@
 """Compares the router with simple policies on recorded outcomes: `python -m benchmarks.routing [--orders N]`.
 
-Each benchmark in the data is judged with a prior that leaves it out. Tasks come in random orders; a policy sees only
-the outcomes of the attempts that it chose. Costs of 0 are unknown. Prints Markdown.
+Each benchmark in the data is judged with a prior that leaves it out. Tasks come in random orders; a policy sees
+only the outcomes of the attempts that it chose. Costs of 0 are unknown. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def run_fixed(benchmark: str, seed: int, arms: Sequence[str], noise: Noise = Noi
 
 @cache
 def find_cascade(benchmark: str, worth: float = 30.0) -> tuple[str, ...]:
-    """Return the best sequence in hindsight of up to four arms of the frontier of rate over price, cheapest first."""
+    """Return the best sequence in hindsight of up to four arms of the frontier, cheapest first."""
     tasks = read_tasks(benchmark)
     found = {each.id: [task[each.id] for task in tasks if each.id in task] for each in candidates_of(benchmark)}
     rates = {arm: fmean(ok for ok, _ in outcomes) for arm, outcomes in found.items()}
@@ -387,47 +387,66 @@ def compare(benchmark: str, orders: int, pool: ProcessPoolExecutor) -> Mapping[s
     return {row.name: row for row in rows}
 
 
+def _print_row(*cells: str) -> None:
+    print("|", " | ".join(cells), "|", flush=True)
+
+
 def _print_table(benchmark: str, rows: Mapping[str, Row]) -> None:
-    print(
-        f"\n## {benchmark}\n\n| policy | solved % | USD a task | first 20 | last 100 | wrong % |\n|---|---|---|---|---|---|"
-    )
+    print(f"\n## {benchmark}\n")
+    _print_row("policy", "solved %", "USD a task", "first 20", "last 100", "wrong %")
+    _print_row(*["---"] * 6)
     for row in rows.values():
         first, last = (f"{100 * rate:.1f} at {cost:.3f}" for rate, cost in (row.first, row.last))
-        print(
-            f"| {row.name} | {100 * row.rate:.1f} ± {100 * row.rate_error:.1f} | {row.cost:.3f} ± {row.cost_error:.3f}"
-            f" | {first} | {last} | {100 * row.wrong:.1f} |"
+        solved, cost = (
+            f"{100 * row.rate:.1f} ± {100 * row.rate_error:.1f}",
+            f"{row.cost:.3f} ± {row.cost_error:.3f}",
         )
+        _print_row(row.name, solved, cost, first, last, f"{100 * row.wrong:.1f}")
 
 
 def _print_aims(benchmark: str, rows: Mapping[str, Row]) -> None:
     routed = [row for name, row in rows.items() if name.startswith("router, a solved")]
     curve = [(row.cost, row.rate) for row in routed]
-    once = max(
-        (row for name, row in rows.items() if "one attempt" in name and "router" not in name),
-        key=lambda row: row.rate,
-    )
+    bandits = [row for name, row in rows.items() if "one attempt" in name and "router" not in name]
+    once = max(bandits, key=lambda row: row.rate)
     cascade = rows["cascade in hindsight"]
-    print(f"\n| aim on {benchmark} | wanted | found |\n|---|---|---|")
+    print(f"\nAims on {benchmark}:\n")
+    _print_row("aim", "wanted", "found")
+    _print_row(*["---"] * 3)
     gained = rate_at(curve, once.cost) - once.rate
-    print(f"| A: over the best one-attempt bandit ({once.name}) at its cost | +11 | {100 * gained:+.1f} |")
+    _print_row(f"A: over {once.name}, at its cost", "+11", f"{100 * gained:+.1f}")
     share = rate_at(curve, 1.1 * cascade.cost) / cascade.rate
     last = rate_at([row.last[::-1] for row in routed], 1.1 * cascade.last[1]) / cascade.last[0]
-    print(
-        f"| B: of the cascade's rate at 1.1 of its cost, all and last 100 | 97, 99 % | {100 * share:.1f}, {100 * last:.1f} % |"
-    )
+    _print_row("B: of the cascade's rate at 1.1 of its cost", "97 %", f"{100 * share:.1f} %")
+    _print_row("B: the same over the last 100 tasks", "99 %", f"{100 * last:.1f} %")
     for rule in RULES:
         row = rows[f"{rule}, until green"]
-        print(f"| C: over {row.name} at its cost | >= 0 | {100 * (rate_at(curve, row.cost) - row.rate):+.1f} |")
+        _print_row(
+            f"C: over {row.name}, at its cost", ">= 0", f"{100 * (rate_at(curve, row.cost) - row.rate):+.1f}"
+        )
     arms = {arm for task in read_tasks(benchmark) for arm in task}
     fixed = [summarise(arm, [run_fixed(benchmark, seed, (arm,)) for seed in range(5)]) for arm in sorted(arms)]
     best = max(fixed, key=lambda row: row.rate)
     early = rate_at([row.first[::-1] for row in routed], best.cost) - best.rate
-    print(f"| D: first 20 tasks over the best fixed arm ({best.name}) at its cost | >= -3 | {100 * early:+.1f} |")
+    _print_row(f"D: first 20 tasks over {best.name}, at its cost", ">= -3", f"{100 * early:+.1f}")
     noisy, told = rows["cascade, wrong verdicts"], rows["router, wrong verdicts"]
-    print(
-        f"| E: wrong verdicts: over the cascade; wrong promotions of its | +2; <= 50 % |"
-        f" {100 * (told.rate - noisy.rate):+.1f}; {100 * told.wrong / noisy.wrong:.0f} % |"
-    )
+    _print_row("E: wrong verdicts: over the cascade", "+2", f"{100 * (told.rate - noisy.rate):+.1f}")
+    _print_row("E: its wrong promotions, of the cascade's", "<= 50 %", f"{100 * told.wrong / noisy.wrong:.0f} %")
+
+
+def _print_rest(benchmark: str, orders: int, pool: ProcessPoolExecutor) -> None:
+    once = RouterBudget(worth=3.0, attempts=1)
+    falls = _all(pool, fallen, [(benchmark, seed, once) for seed in range(orders)])
+    before, after = (100 * fmean(pair[place] for pair in falls) for place in (0, 1))
+    _print_row("G: share of an arm before it falls by a third", "", f"{before:.0f} %")
+    _print_row("G: the same in tasks 26 to 50 after it", "<= 25 %", f"{after:.0f} %")
+    found = _all(pool, coverage, [(benchmark, seed, 10.0) for seed in range(orders)])
+    seen = [each for of_order in found for each in of_order]
+    sums, single = (100 * fmean(each[place] for each in seen) for place in (0, 1))
+    width = sorted(each[2] for each in seen)[len(seen) // 2]
+    _print_row("80 % band: cost of 20 tasks", "75 to 85 %", f"{sums:.0f} %")
+    _print_row("80 % band: cost of one task (high / low)", "75 to 85 %", f"{single:.0f} % ({width:.0f})")
+    _print_row("Brier score of success", "", f"{fmean((each[3] - each[4]) ** 2 for each in seen):.3f}")
 
 
 def main() -> None:
@@ -445,27 +464,7 @@ def main() -> None:
             rows = compare(benchmark, asked.orders, pool)
             _print_table(benchmark, rows)
             _print_aims(benchmark, rows)
-            falls = _all(
-                pool,
-                fallen,
-                [(benchmark, seed, RouterBudget(worth=3.0, attempts=1)) for seed in range(asked.orders)],
-            )
-            before, after = (100 * fmean(pair[place] for pair in falls) for place in (0, 1))
-            print(
-                f"| G: share of an arm that falls by a third, before and in tasks 26 to 50 | <= 25 % | {before:.0f}, {after:.0f} % |"
-            )
-            seen = [
-                each
-                for found in _all(pool, coverage, [(benchmark, s, 10.0) for s in range(asked.orders)])
-                for each in found
-            ]
-            sums, single = (100 * fmean(each[place] for each in seen) for place in (0, 1))
-            width = sorted(each[2] for each in seen)[len(seen) // 2]
-            brier = fmean((each[3] - each[4]) ** 2 for each in seen)
-            print(
-                f"| 80 % bands: cost of 20 tasks; one task (width) | 75 to 85 % | {sums:.0f} %; {single:.0f} % ({width:.0f} times) |"
-            )
-            print(f"| Brier score of success before a task | | {brier:.3f} |", flush=True)
+            _print_rest(benchmark, asked.orders, pool)
     print(f"\n{asked.orders} orders, {time.monotonic() - began:.0f} s")
 
 
