@@ -138,9 +138,9 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
         str | None,
         KeySpec("the CLI of a cli agent; of acp: the CLI whose settings it gets", meet="repo", names="clis"),
     ] = None
-    patch: Annotated[
-        str | None, KeySpec("file that a patch agent applies; absent: the request is the patch", form="path")
-    ] = None
+    patch: Annotated[str | None, KeySpec("file that a patch agent applies; absent: the request", form="path")] = (
+        None
+    )
     model: Annotated[
         str | None,
         KeySpec(
@@ -165,12 +165,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     """[models.NAME]: a model and its endpoint; only from the user or a trusted repository."""
 
     provider: Annotated[str, KeySpec("provider of the model", names="providers")] = "openai-compatible"
-    model: Annotated[
-        str | None, KeySpec("the provider's name for the model; absent: the entry's own name", form="model")
-    ] = None
-    base_url: Annotated[
-        str | None, KeySpec("the provider's address; absent: its default address", form="http")
-    ] = None
+    model: Annotated[str | None, KeySpec("the provider's name for it; absent: the entry's", form="model")] = None
+    base_url: Annotated[str | None, KeySpec("the provider's address; absent: its usual one", form="http")] = None
     key: Annotated[
         str | None,
         KeySpec(
@@ -179,9 +175,9 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
             form="secret",
         ),
     ] = None
-    script: Annotated[
-        str | None, KeySpec("file of a script or recording that answers instead of a provider", form="path")
-    ] = None
+    script: Annotated[str | None, KeySpec("file of a script or recording that answers instead", form="path")] = (
+        None
+    )
     price: Annotated[float | None, KeySpec("USD per million tokens, in and out; 0 for free", form="money")] = None
     price_in: Annotated[float | None, KeySpec("USD per million tokens read", form="money")] = None
     price_out: Annotated[float | None, KeySpec("USD per million tokens written", form="money")] = None
@@ -207,18 +203,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
             form="modality",
         ),
     ] = ()
-    reasoning: Annotated[
-        bool | None, KeySpec("whether it reasons before it replies; absent: as the catalogue says")
-    ] = None
-    fallback: Annotated[
-        tuple[str, ...], KeySpec("models that answer instead if it cannot, in order", form="name")
-    ] = ()
-    concurrency: Annotated[
-        int | None, KeySpec("calls to its provider at once; absent: no limit", form="tokens")
-    ] = None
-    per_minute: Annotated[
-        int | None, KeySpec("calls to its provider started per minute; absent: no limit", form="tokens")
-    ] = None
+    reasoning: Annotated[bool | None, KeySpec("whether it reasons first; absent: as the catalogue says")] = None
+    fallback: Annotated[tuple[str, ...], KeySpec("models that answer if it cannot, in order", form="name")] = ()
+    concurrency: Annotated[int | None, KeySpec("calls to its provider at once; absent: any", form="tokens")] = None
+    per_minute: Annotated[int | None, KeySpec("calls started per minute; absent: any", form="tokens")] = None
 
 
 class RoleConfig(Struct, frozen=True, kw_only=True):
@@ -299,9 +287,9 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
             form="budget",
         ),
     ] = None
-    day_usd: Annotated[
-        float | None, KeySpec("money for all calls of a day (UTC) in USD; absent: no limit", form="budget")
-    ] = None
+    day_usd: Annotated[float | None, KeySpec("USD for all calls of a day (UTC); absent: any", form="budget")] = (
+        None
+    )
     assume_usd_per_mtok: Annotated[
         float | None,
         KeySpec(
@@ -530,6 +518,14 @@ class ExtensionsConfig(Struct, frozen=True, kw_only=True):
     ] = ()
 
 
+class DecisionsConfig(Struct, frozen=True, kw_only=True):
+    """[decisions]: choices of agent and model that are learned from the outcomes of earlier missions."""
+
+    learned: Annotated[bool, KeySpec("choose agents and models by earlier outcomes")] = False
+    worth_usd: Annotated[float, KeySpec("what a solved task is worth in USD", form="budget")] = 5.0
+    explore: Annotated[bool, KeySpec("also try agents and models to learn more of them")] = True
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """The complete resolved configuration; `app` defines the order of the sources."""
 
@@ -541,6 +537,7 @@ class Config(Struct, frozen=True, kw_only=True):
     limits: LimitsConfig = LimitsConfig()
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()
+    decisions: DecisionsConfig = DecisionsConfig()
     actions: ActionsConfig = ActionsConfig()
     server: ServerConfig = ServerConfig()
     alerts: AlertsConfig = AlertsConfig()
