@@ -324,7 +324,7 @@ class CheckpointsDocument(Document, frozen=True):
 
 
 class QuestionDocument(Document, frozen=True):
-    """`mission answer` without an answer: the open question."""
+    """`mission answer` without an answer: the open question; `meanings` explains each option, or is empty."""
 
     mission: str
     question: str
@@ -334,6 +334,7 @@ class QuestionDocument(Document, frozen=True):
     closed: bool
     expires: str
     default: str
+    meanings: tuple[str, ...]
 
 
 Delivery = Literal["next_step", "next_attempt", "next_task", "no_attempt_left", "on_resume"]

@@ -3230,10 +3230,12 @@ export interface components {
             default: string;
             /** @default false */
             expired: boolean;
+            /** @default [] */
+            meanings: string[];
         };
         /**
          * QuestionDocument
-         * @description `mission answer` without an answer: the open question.
+         * @description `mission answer` without an answer: the open question; `meanings` explains each option, or is empty.
          */
         QuestionDocument: {
             mission: string;
@@ -3245,6 +3247,7 @@ export interface components {
             closed: boolean;
             expires: string;
             default: string;
+            meanings: string[];
         };
         /**
          * Rates
@@ -4429,7 +4432,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission answer` without an answer: the open question. */
+            /** @description `mission answer` without an answer: the open question; `meanings` explains each option, or is empty. */
             200: {
                 headers: {
                     /** @description Identifies this content. */

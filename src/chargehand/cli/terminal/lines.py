@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -33,6 +35,13 @@ def error_width() -> int:
             int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_WIDTH
         )
     return _USUAL_WIDTH
+
+
+def option_lines(options: Sequence[str], meanings: Sequence[str]) -> Iterator[str]:
+    """Yield one line for each option: its number, the option, and its meaning if it has one."""
+    width = max(map(len, options), default=0)
+    for number, (option, meaning) in enumerate(itertools.zip_longest(options, meanings, fillvalue=""), start=1):
+        yield f"  {number}  {option:<{width}}  {meaning}".rstrip()
 
 
 def wrap_lines(text: str, width: int) -> str:

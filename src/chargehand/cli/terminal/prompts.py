@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chargehand.app.missions import resolve_option
-from chargehand.cli.terminal.lines import write_aside
+from chargehand.cli.terminal.lines import option_lines, write_aside
 from chargehand.core.errors import ConfigError, UsageError
 from chargehand.core.state import MissionState, Question
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 
-def ask_question(asked: Question) -> str | None:
+def ask_question(out: Output, asked: Question) -> str | None:
     """Return the person's answer; `None` if they leave it for later."""
     # Questions go to stderr: stdout may be redirected while a person still sits at the terminal.
     write_aside()
     write_aside(question_heading(asked))
     write_aside(asked.text)
-    for number, option in enumerate(asked.options, start=1):
-        write_aside(f"  {number}  {option}")
+    for line in option_lines(asked.options, asked.meanings):
+        write_aside(line)
+        out.note_seen(line)
     if asked.deadline:
         write_aside(f"({asked.deadline})")
     words = "a number" if asked.closed else "a number, or your own words"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from chargehand.cli.terminal.lines import option_lines
 from chargehand.cli.terminal.output import Output, count_text, local_time, status_colour
 from chargehand.core.records import Base, CheckResult, Export, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
@@ -182,9 +183,19 @@ def _show_ending(out: Output, state: MissionState) -> None:
     for reason in () if ended_with_report(state) else state.reasons:
         if not out.has_seen(reason.message):
             out.text(f"  {reason.code}: {reason.message}")
+    _show_options(out, state, indent="  ")
     cause = mission_cause(state)
     if cause is not None:
         out.text(f"  {cause_line(cause, state.id)}")
+
+
+def _show_options(out: Output, state: MissionState, *, indent: str = "") -> None:
+    """Write the answers that the open question offers, unless a person just saw them."""
+    asked = state.open_question
+    lines = tuple(option_lines(asked.options, asked.meanings)) if asked is not None else ()
+    if not out.has_seen("\n".join(lines)):
+        for number, line in enumerate(lines):
+            out.text(f"{indent}{'answers' if number == 0 else '':<8}{line}")
 
 
 def status_text(state: MissionSummary) -> str:
@@ -376,6 +387,7 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
         is_told = any(asked.text in reason.message for reason in state.reasons)
         more = (f", {asked.deadline}" if asked.deadline else "") + ("" if is_told else f": {asked.text.strip()}")
         out.text(f"question  {asked.kind}{more}")
+    _show_options(out, state)
     if details.waits is not None:
         out.text(f"waits     {details.waits.message}")
     cause = mission_cause(state)

@@ -119,7 +119,7 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
         if state.waits_for_quota is not None:  # time answers that, no person does
             break
         if asked is not None:
-            answer = ask_question(asked)
+            answer = ask_question(out, asked)
             # The question stays open in the log, for `mission answer` at any time.
             if answer is None:
                 break
@@ -221,7 +221,7 @@ def _answer_open_question(app: App, out: Output, mission: str) -> bool:
         asked = addressed_mission(app, mission, "answer")
     except RefusedError:  # nothing is asked, or several tasks ask: `mission answer --task` names one
         return False
-    answer = None if asked.question is None else ask_question(asked.question)
+    answer = None if asked.question is None else ask_question(out, asked.question)
     if answer is None:
         return False
     answer_mission(app, asked, answer)
