@@ -51,6 +51,13 @@ def test_help_fits_eighty_columns(path: tuple[str, ...], command: click.Command)
     assert [line for line in lines if len(line) > 80] == []
 
 
+@pytest.mark.parametrize("group", sorted({path[0] for path in COMMANDS if len(path) > 1}))
+def test_a_group_lists_its_commands_with_whole_sentences(group: str) -> None:
+    listed = CliRunner().invoke(chargehand, [group, "--help"], standalone_mode=False).output
+    assert "Commands:" in listed
+    assert "..." not in listed.partition("Commands:")[2]
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp437", "utf-8"])
 def test_help_can_be_written_in_any_encoding(encoding: str) -> None:
     done = subprocess.run(

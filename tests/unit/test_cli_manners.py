@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from chargehand.cli.terminal.options import ContinueCommand, follow_up_options, 
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.pager import colour_patch, show_in_pager
 from chargehand.cli.terminal.progress import StepLines
+from chargehand.cli.terminal.prompts import forget_typed_ahead
 from chargehand.cli.terminal.running import ring_bell
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.mission_events import MissionCreated, VerdictGiven
@@ -108,6 +110,37 @@ def test_lines_wrap_at_words_and_commands_do_not() -> None:
     assert "wo\n" not in "\n".join(lines)
     command = "next:     chargehand exec --mission m-1 -- sh -c 'python -m pytest -q'"
     assert wrap_lines(command, 40) == command
+
+
+def test_a_line_of_the_log_is_no_command() -> None:
+    line = "  31  promotion    export.changed        export done (chargehand/say-hello)"
+    assert max(map(len, wrap_lines(line, 60).splitlines())) <= 60
+    assert wrap_lines(command := f"  export KEY={'x' * 60}", 60) == command
+
+
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_a_table_breaks_no_word_while_it_fits(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/srv/project/.venv/bin/python"
+    monkeypatch.setattr(Output, "width", width)
+    Output(as_json=False).table(("TOOL", "FROM", "INSIDE"), [("python", path, "shown at its own path")])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert set(lines[1].split()) >= {"python", path}
+
+
+def test_keys_pressed_before_a_question_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, terminal = pty.openpty()
+    with open(terminal, encoding="utf-8", closefd=True) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        os.write(ours, b"y\n")
+        select.select([stdin], [], [], 60)
+        forget_typed_ahead()
+        assert select.select([stdin], [], [], 0)[0] == []
+        os.write(ours, b"n\n")
+        assert stdin.readline() == "n\n"
+    os.close(ours)
 
 
 def test_what_a_person_saw_is_not_repeated_only_on_their_terminal() -> None:

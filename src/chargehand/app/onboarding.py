@@ -411,7 +411,7 @@ class _AgentQuestions:
             self._prompts.notice(f"{'It works: ' if probe.fine else ''}{describe_probe(probe)}")
             if not probe.fine:
                 again = "paste the key again" if secret_name else "try again"
-                self._prompts.notice(f"again: {again}; keep: use it as it is; other: choose something else")
+                self._prompts.notice(f"  again  {again}\n  keep   use it as it is\n  other  choose something else")
                 answer = self._prompts.word("What now?", words=("again", "keep", "other"))
                 if answer == "other":
                     raise _ChooseAgainError

@@ -8,13 +8,13 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from chargehand.cli.storage import show_problems
-from chargehand.cli.terminal.options import json_option
+from chargehand.cli.terminal.options import CommandGroup, json_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def audit() -> None:
     """Prove that the log has not been changed."""
 

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import complete_missions, json_option, named_mission_argument, pager_option
+from chargehand.cli.terminal.options import (
+    CommandGroup,
+    complete_missions,
+    json_option,
+    named_mission_argument,
+    pager_option,
+)
 
 if TYPE_CHECKING:
     from chargehand.app.checkpoints import PlannedRestore
@@ -23,7 +29,7 @@ _mission_option = click.option(
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def checkpoint() -> None:
     """List, compare and restore the checkpoints of a mission.
 

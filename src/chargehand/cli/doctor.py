@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option
+from chargehand.cli.terminal.options import CommandGroup, json_option
 
 if TYPE_CHECKING:
     from chargehand.app.diagnosis import Diagnosis
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chargehand.sandbox.probe import ProbePart
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def sandbox() -> None:
     """Prepare what a sandbox tier needs."""
 

@@ -19,14 +19,12 @@ from click.shell_completion import CompletionItem
 
 from chargehand.cli.terminal.commands import COMMANDS, PLACES, SHORT, expand_words, unknown_command
 from chargehand.cli.terminal.failures import CommandUsageError, guarded, json_wanted
-from chargehand.cli.terminal.options import PROGRAM, no_colour_option, run_elsewhere, server_options
+from chargehand.cli.terminal.options import PROGRAM, CommandGroup, no_colour_option, run_elsewhere, server_options
 
-# The length of a command's description in a list: none is cut.
-_WHOLE = 200
 _AGAIN_SECONDS = 0.002
 
 
-class Root(click.Group):
+class Root(CommandGroup):
     """Ends every run with a documented exit code, and reports every error as one message.
 
     A command is imported when it is named, or when all commands are listed.
@@ -63,8 +61,7 @@ class Root(click.Group):
         """Write all commands, by the task that they serve, with whole sentences."""
         for task, names in COMMANDS.items():
             with formatter.section(task):
-                rows = [(name, self.get_command(ctx, name)) for name in names]
-                formatter.write_dl([(name, found.get_short_help_str(_WHOLE)) for name, found in rows if found])
+                self.write_commands(ctx, formatter, names)
         with formatter.section("Short forms"):
             formatter.write_text(f"chargehand {', '.join(SHORT)} (of a mission); help COMMAND; version")
 

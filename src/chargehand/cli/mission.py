@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chargehand.cli.terminal.options import (
+    CommandGroup,
     ContinueCommand,
     TextCommand,
     complete_missions,
@@ -34,7 +35,7 @@ _STATUSES = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def mission() -> None:
     """Look at missions, and decide on them.
 

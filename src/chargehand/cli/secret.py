@@ -10,13 +10,13 @@ import click
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
-from chargehand.cli.terminal.options import json_option
+from chargehand.cli.terminal.options import CommandGroup, json_option
 
 # More than any secret may have: the rules of secrets refuse longer values, which are never truncated.
 _LARGEST_BYTES = 64 * 1024
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def secret() -> None:
     """Store the keys of model providers on this machine, out of every sandbox."""
 

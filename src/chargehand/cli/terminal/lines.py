@@ -17,7 +17,7 @@ from chargehand.core.text import printable
 # The gap between a line's name or mark and its text.
 _GAP = re.compile(" {2,}")
 # Meant to be copied: a line break would split the command.
-_COMMAND = re.compile(r"(^| {2})(chargehand|git|cd|export) ")
+_COMMAND = re.compile(r"(^| {2})(chargehand|git|cd|export(?= \w+=)) ")
 _USUAL_WIDTH = 80
 
 

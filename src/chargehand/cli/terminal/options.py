@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
+# The length of a command's description in a list: none is cut.
+_WHOLE = 200
 # Keys of click's `Context.meta`, which all contexts of a command line share.
 _NO_COLOUR = "chargehand.no_colour"
 _DETAIL = "chargehand.detail"
@@ -241,6 +243,20 @@ def follow_up_options(function: _F) -> _F:
         attempts="At most this many further attempts.",
         budget="New limit for the cost of the whole mission.",
     )(function)
+
+
+class CommandGroup(click.Group):
+    """A group whose help lists its commands with whole sentences."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write all commands of the group."""
+        with formatter.section("Commands"):
+            self.write_commands(ctx, formatter, self.list_commands(ctx))
+
+    def write_commands(self, ctx: click.Context, formatter: click.HelpFormatter, names: Iterable[str]) -> None:
+        """Write some commands, each with the first sentence of its help."""
+        commands = [(name, self.get_command(ctx, name)) for name in names]
+        formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in commands if each])
 
 
 class TextCommand(click.Command):

@@ -284,8 +284,7 @@ def _show_warnings(out: Output, state: MissionState) -> None:
     found = inspection_warnings(state)
     warnings = [e for e in found if (e.rule, e.text) not in said]
     for each in warnings[:_NAMED_WARNINGS]:
-        text = each.message if not each.path or each.message.startswith(each.path) else each.text
-        out.text(f"  warning   {text} ({each.rule})", fg="yellow")
+        out.text(f"  warning   {each.text} ({each.rule})", fg="yellow")
     if len(warnings) > _NAMED_WARNINGS:
         more = count_text(len(warnings) - _NAMED_WARNINGS, "more warning")
         out.text(f"  warning   and {more}: chargehand mission show {state.id}", fg="yellow")
@@ -454,7 +453,7 @@ def _show_attempt(out: Output, state: MissionState, attempt: AttemptState) -> No
         spent = "waiting for quota"
     else:
         spent = "waiting for an answer" if state.status == "waiting" else "still running"
-    verdict = attempt.verdict or "no verdict"
+    verdict = (attempt.verdict or "no verdict").replace("_", " ")
     cost = cost_text(attempt.cost_usd, attempt.cost_known)
     who = f"{attempt.agent} ({attempt.model})" if attempt.model else attempt.agent
     out.text(f"attempt   {attempt.number} by {who}: {attempt.status}, {verdict}, {spent}, {cost}")
@@ -485,18 +484,18 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
     # Only the last verdict on each base: one from before its setup says nothing about the tree.
     last_on_base = {each.tree: each for each in state.verdicts if each.scope == "base"}
     for verdict in (each for each in state.verdicts if each.scope != "base" or each is last_on_base[each.tree]):
-        out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
+        out.text(f"verdict   {verdict.status.replace('_', ' ')} on the {verdict.scope} tree {verdict.tree[:12]}")
         for check in verdict.checks:
-            name, status, _, _, seconds = check_row(check)
             why = f": {check.reason}" if check.reason else ""
             ran = "" if check.tests is None else f"{count_text(check.tests, 'test')}, "
-            out.text(f"            {status}  {name} ({ran}{seconds} s){why}")
+            warm = ", with compiler caches" if check.warm else ""
+            out.text(f"            {check.status}  {check.name} ({ran}{check.seconds:.1f} s{warm}){why}")
         for line in _describe_reads(verdict):
             out.text(f"            {line}")
         for finding in verdict.findings:
-            place = shown_path(finding.path) + (f":{finding.line}" if finding.line is not None else "")
+            line = f", line {finding.line}" if finding.line is not None else ""
             person = " (needs a person's decision)" if finding.needs_person else ""
-            out.text(f"            {finding.severity}  {finding.rule}  {place}: {finding.message}{person}")
+            out.text(f"            {finding.severity}  {finding.rule}  {finding.text}{line}{person}")
     for reverted in state.reverted:
         out.text(f"reverted  {shown_path(reverted.path)} ({reverted.rule})")
     for conflict in state.conflicts:
@@ -510,7 +509,7 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
 def _show_delivery(out: Output, state: MissionState, details: MissionDetails) -> None:
     """Write the checkpoints, the exports, the resources used, and the next commands."""
     for point in state.checkpoints:
-        out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
+        out.text(f"point     {point.commit[:12]}  {point.trigger}, {count_text(point.changed, 'file')} changed")
     branch = exported_branch(state)
     if branch is not None:
         out.text(f"branch    {branch} @ {(state.exported or '')[:12]}{_undone(state)}")
