@@ -234,7 +234,7 @@ def test_only_terminals_known_for_it_get_a_popup_sequence(environ: dict[str, str
     shown = popup_sequence(text := notice_text(SETTLED), environ)
     assert shown == (f"{begin}{text}\x1b\\" if begin else "")
     assert len(text) == 120
-    assert text.startswith("Chargehand: waiting: mend the login page page")
+    assert text.startswith("Chargehand: waiting: mend the login")
     assert text == printable(text)
 
 

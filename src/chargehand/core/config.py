@@ -482,7 +482,9 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
     calm: Annotated[float, KeySpec("time without a breach after which an alert ends", form="seconds")] = 300.0
     repeat: Annotated[float, KeySpec("least time between two notices of an alert", form="seconds")] = 3600.0
     bell: Annotated[bool, KeySpec("whether `run` rings when a mission of over 30 s waits or ends")] = True
-    desktop: Annotated[bool, KeySpec("whether alerts, and missions as for bell, show popups: by the terminal or notify-send")] = True
+    desktop: Annotated[
+        bool, KeySpec("whether alerts, and missions as for bell, show popups: by the terminal or notify-send")
+    ] = True
     webhook: Annotated[str | None, KeySpec("address that notices are posted to as JSON", form="http")] = None
     webhook_secret: Annotated[
         str | None, KeySpec("name of the secret that signs them; absent: they are not signed", form="secret")

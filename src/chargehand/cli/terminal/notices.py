@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # A person who waits for longer probably looks elsewhere.
 _LONG_SECONDS = 30
 _MOST_CHARACTERS = 120
-# Terminals that show a popup for OSC 9 (their documentation), by TERM_PROGRAM or TERM, and those for OSC 777. Others
-# give OSC 9 another meaning: Windows Terminal and ConEmu show progress.
+# Terminals whose documentation says that OSC 9, or OSC 777, shows a popup, by TERM_PROGRAM or TERM. Others give
+# OSC 9 another meaning: Windows Terminal and ConEmu show progress.
 _OSC_9 = {"iTerm.app", "WezTerm", "ghostty", "xterm-ghostty", "xterm-kitty"}
 _OSC_777 = ("foot", "rxvt-unicode")
 

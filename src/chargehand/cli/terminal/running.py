@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import click
-
 from chargehand.core.errors import RefusedError
 
 if TYPE_CHECKING:
