@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from chargehand.cli.terminal.commands import COMMANDS, PLACES, SHORT, expand_words, unknown_command
-from chargehand.cli.terminal.failures import CommandUsageError, guarded, json_wanted
+from chargehand.cli.terminal.commands import COMMANDS, PLACES, SHORT, expand_words
+from chargehand.cli.terminal.failures import guarded, json_wanted
 from chargehand.cli.terminal.options import PROGRAM, CommandGroup, no_colour_option, run_elsewhere, server_options
 
 _AGAIN_SECONDS = 0.002
@@ -46,16 +46,9 @@ class Root(CommandGroup):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of a command line; an unknown word is explained."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            if ctx.resilient_parsing:
-                return None, None, args[1:]
-            message, hint = unknown_command(args[0], args[1:], (*PLACES, *SHORT))
-            raise CommandUsageError(message, hint, ctx)
-        return super().resolve_command(ctx, args)
+    def known_words(self, ctx: click.Context) -> tuple[str, ...]:
+        """Return the names of all commands, and the short words."""
+        return (*PLACES, *SHORT)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write all commands, by the task that they serve, with whole sentences."""

@@ -253,6 +253,24 @@ class CommandGroup(click.Group):
         with formatter.section("Commands"):
             self.write_commands(ctx, formatter, self.list_commands(ctx))
 
+    def known_words(self, ctx: click.Context) -> tuple[str, ...]:
+        """Return the words that name a command of this group."""
+        return tuple(self.list_commands(ctx))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of a command line; an unknown word is explained."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            if ctx.resilient_parsing:
+                return None, None, args[1:]
+            from chargehand.cli.terminal.failures import CommandUsageError
+            from chargehand.cli.terminal.phrases import unknown_command
+
+            group = ctx.command_path.removeprefix(PROGRAM).strip()
+            raise CommandUsageError(*unknown_command(args[0], args[1:], self.known_words(ctx), group), ctx)
+        return super().resolve_command(ctx, args)
+
     def write_commands(self, ctx: click.Context, formatter: click.HelpFormatter, names: Iterable[str]) -> None:
         """Write some commands, each with the first sentence of its help."""
         commands = [(name, self.get_command(ctx, name)) for name in names]
