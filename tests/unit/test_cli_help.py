@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from chargehand import __version__
 from chargehand.cli.main import chargehand
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.records import MissionRequest
 
 HEAVY = (
     "sqlalchemy",
@@ -159,6 +163,33 @@ def test_completion_works_without_heavy_modules() -> None:
     )
     assert done.stdout.strip() == "plain,rollback"
     assert done.stderr.strip() == "[]"
+
+
+def test_arguments_of_missions_secrets_and_artifacts_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chargehand.app.composition import App
+
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # outside of a repository all missions are here
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+
+    def complete(*words: str, incomplete: str = "") -> list[str]:
+        shell = ShellComplete(chargehand, {}, "chargehand", "_CHARGEHAND_COMPLETE")
+        return [each.value for each in shell.get_completions([*words], incomplete)]
+
+    wanted = {("secret", "remove"): "SHOP_KEY", ("secret", "set"): "SHOP_KEY", ("artifact", "show"): ""}
+    audit = (("artifact", "list"), ("audit", "verify"), ("audit", "export"), ("audit", "provenance"))
+    wanted |= dict.fromkeys(audit, "last")
+    assert [complete(*words) for words in wanted] == [[]] * len(wanted)
+    with App.open() as app:
+        app.credentials.set("SHOP_KEY", "x")
+        request = MissionRequest(text="mend", agent="command:true", command=("true",), slug="mend")
+        app.store.log.append("m-1", MissionCreated(project="p", repository="/r", request=request))
+        wanted["artifact", "show"] = app.store.artifacts.put(b"content", mission="m-1", kind="output")
+    assert {words: complete(*words)[0] for words in wanted} == wanted
+    assert complete("artifact", "show", incomplete="zz") == []
 
 
 def test_version_as_text_and_as_a_document() -> None:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.terminal.options import CommandGroup, json_option, mission_argument, repo_option
+from chargehand.cli.terminal.options import (
+    CommandGroup,
+    complete_artifacts,
+    json_option,
+    mission_argument,
+    repo_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -263,7 +269,7 @@ def list_(mission: str, out: Output) -> None:
 
 
 @artifact.command()
-@click.argument("artifact")
+@click.argument("artifact", shell_complete=complete_artifacts)
 @json_option
 def show(artifact: str, out: Output) -> None:
     """Print an artifact, given by its id or the start of it.

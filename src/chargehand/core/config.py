@@ -59,7 +59,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
     setup: Annotated[
         str | None,
         KeySpec(
-            "command whose result becomes the environment layer; absent: detected if checks need it; '': none",
+            "command whose result becomes the environment layer; absent: detected if checks need it; '': no setup",
             meet="repo",
             form="setup",
             host=True,
@@ -345,7 +345,7 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     network: Annotated[
         tuple[str, ...],
         KeySpec(
-            "hosts that agents, setup and `exec` may reach, `private:` before one that is not public; empty: none",
+            "hosts that agents, setup and `exec` may reach, `private:` before others than public ones",
             meet="intersect",
             form="host",
         ),
@@ -353,8 +353,8 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     host_packages: Annotated[
         tuple[str, ...],
         KeySpec(
-            "Python packages of this machine that sandboxes show, with what they require; `all`: each of them; "
-            "empty: none, as setup installs what a project needs",
+            "Python packages of this machine that sandboxes show, with their dependencies; `all`: every package; "
+            "empty: no package, as setup installs a project's dependencies",
             form="name",
         ),
     ] = ()
@@ -506,7 +506,7 @@ class TracesConfig(Struct, frozen=True, kw_only=True):
     """[traces]: where `chargehand up` sends the spans of missions, by OTLP over HTTP."""
 
     endpoint: Annotated[
-        str | None, KeySpec("address of a collector, such as http://127.0.0.1:4318; absent: none", form="http")
+        str | None, KeySpec("address of a collector, such as http://127.0.0.1:4318", form="http")
     ] = None
     secret: Annotated[
         str | None, KeySpec("name of the secret that is sent along as the value of header", form="secret")

@@ -27,6 +27,7 @@ from chargehand.core.records import (
     QuestionKind,
     Reason,
     Reverted,
+    TargetDelivery,
     TierChoice,
     Verdict,
 )
@@ -228,7 +229,7 @@ class MissionDetails(Document, frozen=True):
     """`mission show`: all details of one mission; it begins with the keys of the result.
 
     With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its
-    current limit of costs for models; `None` without a limit.
+    current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches.
     """
 
     mission: str
@@ -267,6 +268,7 @@ class MissionDetails(Document, frozen=True):
     request: MissionRequest | None
     tree: str | None
     applied: Export | None
+    deliveries: tuple[TargetDelivery, ...]
     verdicts: list[Verdict]
     conflicts: list[MergeConflicted]
     network: NetworkUse
@@ -416,6 +418,7 @@ def mission_details(
         request=state.request,
         tree=state.tree,
         applied=state.applied,
+        deliveries=tuple(state.deliveries.values()),
         verdicts=state.verdicts,
         conflicts=state.conflicts,
         network=state.network,

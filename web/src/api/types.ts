@@ -2556,7 +2556,7 @@ export interface components {
          * @description `mission show`: all details of one mission; it begins with the keys of the result.
          *
          *     With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its
-         *     current limit of costs for models; `None` without a limit.
+         *     current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches.
          */
         MissionDetails: {
             mission: string;
@@ -2595,6 +2595,7 @@ export interface components {
             request: components["schemas"]["MissionRequest"] | null;
             tree: string | null;
             applied: components["schemas"]["Export"] | null;
+            deliveries: components["schemas"]["TargetDelivery"][];
             verdicts: components["schemas"]["Verdict"][];
             conflicts: components["schemas"]["MergeConflicted"][];
             network: components["schemas"]["NetworkUse"];
@@ -3703,6 +3704,24 @@ export interface components {
             position: number;
         };
         /**
+         * TargetDelivery
+         * @description The state of delivering a promoted commit to one target; unless it is done, a reason and the remedy.
+         *
+         *     `ref` is the place that holds it: a branch, or an address.
+         */
+        TargetDelivery: {
+            target: string;
+            commit: string;
+            /** @enum {unknown} */
+            state: "blocked" | "done" | "pending";
+            /** @default  */
+            reason: string;
+            /** @default  */
+            remedy: string;
+            /** @default  */
+            ref: string;
+        };
+        /**
          * Task
          * @description One unit of work, done by a child mission.
          *
@@ -4747,7 +4766,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. */
+            /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches. */
             200: {
                 headers: {
                     /** @description Identifies this content. */

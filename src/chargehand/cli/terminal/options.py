@@ -200,6 +200,23 @@ def complete_missions(context: click.Context, parameter: click.Parameter, incomp
     return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(incomplete)]
 
 
+def complete_secrets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of stored secrets that begin with `incomplete`."""
+    from chargehand.app.completion import secret_names
+
+    return [name for name in secret_names(os.environ) if name.startswith(incomplete)]
+
+
+def complete_artifacts(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Return the newest artifacts whose ids begin with `incomplete`, each with its kind and mission."""
+    from click.shell_completion import CompletionItem
+
+    from chargehand.app.completion import artifact_names
+
+    found = artifact_names(os.environ)
+    return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(incomplete)]
+
+
 def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a completion of the names of `agents`, `models`, `teams` or `tiers`."""
 

@@ -517,6 +517,9 @@ def _show_delivery(out: Output, state: MissionState, details: MissionDetails) ->
         if export is not None:
             why = f": {export.reason}" if export.reason else ""
             out.text(f"{name:<9} {export.state} {export.ref}{why}")
+    for delivery in details.deliveries:
+        why = "".join(f"; {text}" for text in (delivery.reason, delivery.remedy) if text)
+        out.text(f"delivery  {delivery.target}: {delivery.state} {delivery.ref}".rstrip() + why)
     unknown = state.unknown_events - state.damaged_events
     if unknown:
         # Mentioned because all of the above comes from the readable lines.
