@@ -345,7 +345,7 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     network: Annotated[
         tuple[str, ...],
         KeySpec(
-            "hosts that agents, setup and `exec` may reach, `private:` before others than public ones",
+            "hosts that agents, setup and `exec` may reach, `private:` before private ones; empty: no host",
             meet="intersect",
             form="host",
         ),
@@ -482,9 +482,7 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
     calm: Annotated[float, KeySpec("time without a breach after which an alert ends", form="seconds")] = 300.0
     repeat: Annotated[float, KeySpec("least time between two notices of an alert", form="seconds")] = 3600.0
     bell: Annotated[bool, KeySpec("whether `run` rings when a mission of over 30 s waits or ends")] = True
-    desktop: Annotated[
-        bool, KeySpec("whether alerts, and missions as for bell, show popups: by the terminal or notify-send")
-    ] = True
+    desktop: Annotated[bool, KeySpec("whether alerts and, as with bell, missions show popups")] = True
     webhook: Annotated[str | None, KeySpec("address that notices are posted to as JSON", form="http")] = None
     webhook_secret: Annotated[
         str | None, KeySpec("name of the secret that signs them; absent: they are not signed", form="secret")
@@ -505,9 +503,7 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
 class TracesConfig(Struct, frozen=True, kw_only=True):
     """[traces]: where `chargehand up` sends the spans of missions, by OTLP over HTTP."""
 
-    endpoint: Annotated[
-        str | None, KeySpec("address of a collector, such as http://127.0.0.1:4318", form="http")
-    ] = None
+    endpoint: Annotated[str | None, KeySpec("a collector, such as http://127.0.0.1:4318", form="http")] = None
     secret: Annotated[
         str | None, KeySpec("name of the secret that is sent along as the value of header", form="secret")
     ] = None

@@ -288,10 +288,7 @@ class MissionDetails(Document, frozen=True):
 
 
 class EventDocument(Document, frozen=True):
-    """One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
-
-    `damaged` says that the line is unreadable; `audit verify` gives details.
-    """
+    """One line of a log; an erased payload is null, and a `damaged` line unreadable (`audit verify` says why)."""
 
     mission: str
     seq: int

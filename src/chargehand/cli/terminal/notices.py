@@ -44,7 +44,7 @@ def call_person(app: App, out: Output, since: float, mission: MissionState) -> N
     if sequence := popup_sequence(text, app.environ):
         click.echo(sequence, nl=False, err=True)
         return
-    from chargehand.reports.alerting.channels import show_on_desktop
+    from chargehand.reports.statistics import show_on_desktop
 
     show_on_desktop(text, app.environ)
 
