@@ -336,9 +336,9 @@ class _AgentQuestions:
         offers.append(("none for now", lambda: None))
         what = "a model" if only_models else "an agent"
         self._prompts.notice(f"Choose {what} for your own configuration ({user_config_path(self._app.environ)}):")
-        for number, (title, _) in enumerate(offers, 1):
-            self._prompts.notice(f"  {number}  {title}")
         while True:
+            for number, (title, _) in enumerate(offers, 1):
+                self._prompts.notice(f"  {number}  {title}")
             number = self._prompts.number("Which one?", largest=len(offers))
             try:
                 return offers[number - 1][1]()

@@ -71,7 +71,7 @@ def show(checkpoint: str, mission: str, out: Output) -> None:
     point = found.checkpoint
     out.text(f"checkpoint {point.commit}", bold=True)
     out.text(f"mission    {found.mission}")
-    out.text(f"made at    {point.trigger}, {point.changed} changed since the one before")
+    out.text(f"made at    {point.trigger}, files changed since the one before: {point.changed}")
     out.text(f"tree       {point.tree}")
     out.text(f"parent     {point.parent}")
     show_line_counts(out, found.files)

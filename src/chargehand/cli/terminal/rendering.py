@@ -319,8 +319,11 @@ def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[st
 
 def show_next(out: Output, commands: Sequence[str], *, indent: str = "") -> None:
     """Write the commands that are possible next."""
-    for number, command in enumerate(commands):
-        out.text(f"{indent}{'next:' if number == 0 else '     '}     {command}")
+    for number, line in enumerate(commands):
+        begin = f"{indent}{'next:' if number == 0 else '     '}     "
+        if out.width is not None and len(begin + line) > out.width:  # a remark moves to a line of its own
+            line = line.replace("  # ", f"\n{' ' * len(begin)}# ")
+        out.text(begin + line)
 
 
 def base_line(base: Base) -> str:
