@@ -59,7 +59,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
     setup: Annotated[
         str | None,
         KeySpec(
-            "command whose result becomes the environment layer; absent: detected if checks need it; '': none",
+            "command whose result becomes the environment layer; absent: detected if checks need it; '': no setup",
             meet="repo",
             form="setup",
             host=True,
@@ -333,7 +333,7 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     network: Annotated[
         tuple[str, ...],
         KeySpec(
-            "hosts that agents, setup and `exec` may reach, `private:` before one that is not public; empty: none",
+            "hosts that agents, setup and `exec` may reach, `private:` before private ones; empty: no host",
             meet="intersect",
             form="host",
         ),
@@ -341,8 +341,8 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     host_packages: Annotated[
         tuple[str, ...],
         KeySpec(
-            "Python packages of this machine that sandboxes show, with what they require; `all`: each of them; "
-            "empty: none, as setup installs what a project needs",
+            "Python packages of this machine that sandboxes show, with their dependencies; `all`: every package; "
+            "empty: no package, as setup installs a project's dependencies",
             form="name",
         ),
     ] = ()
@@ -470,7 +470,7 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
     calm: Annotated[float, KeySpec("time without a breach after which an alert ends", form="seconds")] = 300.0
     repeat: Annotated[float, KeySpec("least time between two notices of an alert", form="seconds")] = 3600.0
     bell: Annotated[bool, KeySpec("whether `run` rings when a mission of over 30 s waits or ends")] = True
-    desktop: Annotated[bool, KeySpec("whether notify-send, if installed, shows notices")] = True
+    desktop: Annotated[bool, KeySpec("whether alerts and, as with bell, missions show popups")] = True
     webhook: Annotated[str | None, KeySpec("address that notices are posted to as JSON", form="http")] = None
     webhook_secret: Annotated[
         str | None, KeySpec("name of the secret that signs them; absent: they are not signed", form="secret")
@@ -491,9 +491,7 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
 class TracesConfig(Struct, frozen=True, kw_only=True):
     """[traces]: where `chargehand up` sends the spans of missions, by OTLP over HTTP."""
 
-    endpoint: Annotated[
-        str | None, KeySpec("address of a collector, such as http://127.0.0.1:4318; absent: none", form="http")
-    ] = None
+    endpoint: Annotated[str | None, KeySpec("a collector, such as http://127.0.0.1:4318", form="http")] = None
     secret: Annotated[
         str | None, KeySpec("name of the secret that is sent along as the value of header", form="secret")
     ] = None

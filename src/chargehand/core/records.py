@@ -168,8 +168,10 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The message, with the path before it if it concerns one file."""
-        return self.message if self.path == "." else f"{shown_path(self.path)}: {self.message}"
+        """The message, with the path before it if it concerns one file and does not begin with it."""
+        path = shown_path(self.path)
+        said = self.path in ("", ".") or self.message.startswith((f"{path} ", f"{path}:"))
+        return self.message if said else f"{path}: {self.message}"
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):

@@ -2556,7 +2556,7 @@ export interface components {
          * @description `mission show`: all details of one mission; it begins with the keys of the result.
          *
          *     With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its
-         *     current limit of costs for models; `None` without a limit.
+         *     current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches.
          */
         MissionDetails: {
             mission: string;
@@ -2595,6 +2595,7 @@ export interface components {
             request: components["schemas"]["MissionRequest"] | null;
             tree: string | null;
             applied: components["schemas"]["Export"] | null;
+            deliveries: components["schemas"]["TargetDelivery"][];
             verdicts: components["schemas"]["Verdict"][];
             conflicts: components["schemas"]["MergeConflicted"][];
             network: components["schemas"]["NetworkUse"];
@@ -3230,10 +3231,12 @@ export interface components {
             default: string;
             /** @default false */
             expired: boolean;
+            /** @default [] */
+            meanings: string[];
         };
         /**
          * QuestionDocument
-         * @description `mission answer` without an answer: the open question.
+         * @description `mission answer` without an answer: the open question; `meanings` explains each option, or is empty.
          */
         QuestionDocument: {
             mission: string;
@@ -3245,6 +3248,7 @@ export interface components {
             closed: boolean;
             expires: string;
             default: string;
+            meanings: string[];
         };
         /**
          * Rates
@@ -3698,6 +3702,24 @@ export interface components {
             disk_free_mb: number;
             disk_total_mb: number;
             position: number;
+        };
+        /**
+         * TargetDelivery
+         * @description The state of delivering a promoted commit to one target; unless it is done, a reason and the remedy.
+         *
+         *     `ref` is the place that holds it: a branch, or an address.
+         */
+        TargetDelivery: {
+            target: string;
+            commit: string;
+            /** @enum {unknown} */
+            state: "blocked" | "done" | "pending";
+            /** @default  */
+            reason: string;
+            /** @default  */
+            remedy: string;
+            /** @default  */
+            ref: string;
         };
         /**
          * Task
@@ -4429,7 +4451,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission answer` without an answer: the open question. */
+            /** @description `mission answer` without an answer: the open question; `meanings` explains each option, or is empty. */
             200: {
                 headers: {
                     /** @description Identifies this content. */
@@ -4744,7 +4766,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. */
+            /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches. */
             200: {
                 headers: {
                     /** @description Identifies this content. */
