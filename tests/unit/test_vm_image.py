@@ -143,7 +143,7 @@ def test_setup_requires_a_single_kernel_and_is_repeatable(tmp_path: Path) -> Non
     images = tmp_path / "images"
     with pytest.raises(TierUnavailableError) as caught:
         find_kernel(images)
-    assert caught.value.hint == "run: chargehand sandbox setup vm"
+    assert caught.value.hint == "chargehand sandbox setup vm"
     for _ in range(2):
         guest = set_up_kernel(images, packages=[tmp_path / "k.deb", tmp_path / "b.deb"])
         assert (guest.version, guest.kernel.read_bytes()) == (VERSION, ELF)

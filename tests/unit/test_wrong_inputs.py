@@ -54,7 +54,7 @@ WRONG = (
     ("run x --agent command:true --idempotency-key k", "--detach", "add --detach"),
     ("run x --accept-known --red-base stop", "contradicts", "leave one of them out"),
     ("mission show m-nothing", "'m-nothing'", "chargehand run"),
-    ("mission lst", "'list'", "mission --help"),
+    ("mission lst", "'mission lst'", "did you mean 'mission list'?"),
     ("mission show --jsn", "'--json'", "mission show --help"),
     ("mission list --status runing", "'runing'", "mission list --help"),
     ("mission list --since 5y", "'5y'", "7d"),

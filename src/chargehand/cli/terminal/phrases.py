@@ -25,7 +25,7 @@ _MEANT: Mapping[str, tuple[str, str]] = {
     "cost costs spend money price bill": ("to see what missions cost", "chargehand stats"),
     "usage": ("to see what missions cost and use", "chargehand stats"),
     "setup configure onboard": ("to set up a repository", "chargehand init"),
-    "install check-install": ("to see what this machine lacks", "chargehand doctor"),
+    "install": ("to see what this machine lacks", "chargehand doctor"),
     "start new ask do work go fix add make create": ("to give a task to an agent", 'chargehand run "TEXT"'),
     "chat message tell say": ("to send a message to a running agent", 'chargehand send last "TEXT"'),
     "update upgrade": ("to install a newer version", "pip install --upgrade chargehand"),
@@ -41,7 +41,7 @@ _MEANT: Mapping[str, tuple[str, str]] = {
     "push": ("to push a promoted branch", "chargehand git push --mission last"),
     "pull fetch": ("to fetch the branches of a remote", "chargehand git fetch"),
     "plan": ("to see the tasks of a plan", "chargehand mission plan last"),
-    "fork branch-off": ("to fork a mission at a reply of its model", "chargehand mission fork last"),
+    "fork": ("to fork a mission at a reply of its model", "chargehand mission fork last"),
     "report summary": ("to get a report of a mission", "chargehand mission report last"),
     "backup": ("to copy the state directory", "chargehand store backup DIRECTORY"),
 }
