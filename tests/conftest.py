@@ -60,6 +60,8 @@ GIT_IDENTITY = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
 }
+# Each commit would start another process, which finds nothing to do.
+_NO_MAINTENANCE = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "maintenance.auto", "GIT_CONFIG_VALUE_0": "false"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -97,16 +99,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     items.sort(key=lambda item: str(item.path))
     in_ci = bool(os.environ.get("CI"))
+    without_bwrap = not in_ci and not shutil.which("bwrap")
     for item in items:
-        if item.get_closest_marker("needs_bwrap") and not shutil.which("bwrap") and not in_ci:
+        if without_bwrap and item.get_closest_marker("needs_bwrap"):
             item.add_marker(pytest.mark.skip(reason="bubblewrap is not installed"))
         if item.get_closest_marker("needs_container"):
             missing = container_kit.missing(docker=bool(item.get_closest_marker("soak")))
             if os.geteuid() != 0 or (missing and not in_ci):
                 item.add_marker(pytest.mark.skip(reason=missing or "container tests are set up for root"))
-        if item.get_closest_marker("needs_vm") and not in_ci and vm_kit.missing():
+        if not in_ci and item.get_closest_marker("needs_vm") and vm_kit.missing():
             item.add_marker(pytest.mark.skip(reason=vm_kit.missing()))
-        if item.get_closest_marker("needs_chromium") and not in_ci and not find_chromium():
+        if not in_ci and item.get_closest_marker("needs_chromium") and not find_chromium():
             item.add_marker(pytest.mark.skip(reason="chromium is not installed"))
         if item.get_closest_marker("needs_root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
@@ -148,7 +151,7 @@ def sampled(cases: Iterable[str], count: int) -> list[ParameterSet]:
 
 def git(directory: Path, *arguments: str) -> str:
     """Run git as a person would, without the machine's own configuration."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **GIT_IDENTITY}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **GIT_IDENTITY, **_NO_MAINTENANCE}
     done = subprocess.run(
         ["git", "-C", str(directory), *arguments], env=environment, capture_output=True, text=True, check=True
     )

@@ -89,8 +89,8 @@ class _Form(Struct, frozen=True, kw_only=True):
 
 
 def _form(start: str, end: str, *, innermost_first: bool = False, **patterns: str) -> _Form:
-    more = {name: re.compile(pattern) for name, pattern in patterns.items()}
-    return _Form(start=re.compile(start), end=re.compile(end), innermost_first=innermost_first, **more)
+    more = {name: late_pattern(pattern) for name, pattern in patterns.items()}
+    return _Form(start=late_pattern(start), end=late_pattern(end), innermost_first=innermost_first, **more)
 
 
 _AT_LINE = r"(?P<file>[\w./@+-]{1,200}):(?P<line>\d{1,7})"

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -13,9 +14,17 @@ from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, RepositoryError
 from chargehand.core.records import Base, Change, Finding
+from chargehand.core.text import late_pattern
 from chargehand.workspace.bases import BaseLayers, Bases
 from chargehand.workspace.errors import Fault, GitError, disk_errors, no_fault
-from chargehand.workspace.host.files import Room, hold_lock, remove_tree, room_on_disk
+from chargehand.workspace.host.files import (
+    Room,
+    hold_lock,
+    remove_tree,
+    room_on_disk,
+    sync_file_system,
+    write_all,
+)
 from chargehand.workspace.host.git import NO_GRAFTS, Git, private_git
 from chargehand.workspace.identity import BASES as BASES
 from chargehand.workspace.merge import IsUnion, MergeResult, merge_commits
@@ -35,23 +44,34 @@ from chargehand.workspace.tree.history import (
     read_note,
     read_ref,
     read_ref_file,
-    swap_durably,
     swap_ref,
     write_commit,
 )
-from chargehand.workspace.tree.objects import ObjectReader, ObjectWriter, TreeEntry, compare, edit_tree
+from chargehand.workspace.tree.objects import (
+    ObjectReader,
+    ObjectWriter,
+    TreeEntry,
+    compare,
+    edit_tree,
+    read_loose_commit,
+)
 
+# Names that need no check of git's rules.
+_PLAIN_REF = late_pattern(r"refs(/[A-Za-z0-9_-]+)+")
 _LINKED = "refs/chargehand/linked"  # this commit and its ancestors are here: fetches stop at it
 # Whatever attributes and configuration say: no program is run, and a rename is a deletion and an addition.
 _DIFF = ("--no-textconv", "--no-ext-diff", "--no-renames", "--no-color", "--submodule=short", "-r")
 # `allowAnySHA1InWant`: the user's git fetches a commit by its id, which need not be the tip of a ref.
 _CONFIG = """\
+[core]
+	repositoryformatversion = 0
+	filemode = true
+	bare = true
+	logAllRefUpdates = false
 [gc]
 	auto = 0
 [maintenance]
 	auto = false
-[core]
-	logAllRefUpdates = false
 [uploadpack]
 	allowAnySHA1InWant = true
 """
@@ -114,13 +134,8 @@ class Depot:
                     fresh = place.with_name(".new-depot.git")
                     remove_tree(fresh)
                     try:
-                        # Without a template: the machine's hooks must not get in.
-                        private_git(fresh)("init", "--bare", "--quiet", "--template=")
-                        with (fresh / "config").open(
-                            "a"
-                        ) as config:  # with `git config` this would take four processes
-                            config.write(_CONFIG)
-                        head = read_ref(found.git, "HEAD^{commit}")
+                        _write_repository(fresh)
+                        head = _find_head(found)
                         if _link_objects(found.common_dir, fresh / "objects") and head is not None:
                             linked = fresh / _LINKED  # written as a plain file: no process sees this depot yet
                             linked.parent.mkdir(parents=True)
@@ -172,7 +187,7 @@ class Depot:
             if self.read_ref(ref) is not None:
                 return base
             if self.read_ref(_LINKED) == base.commit:  # the objects came with the depot
-                swap_ref(self.git, ref, new=base.commit, old=None)
+                self.swap(ref, base.commit, None)
                 return base
             try:
                 self._fetch(f"{base.commit}:{ref}")
@@ -188,7 +203,7 @@ class Depot:
         """Make a commit of the depot one that `resolve_base` finds by its id, whatever happens to its branch."""
         with hold_lock(self.root / "locks" / "depot.lock"):
             if self.read_ref(BASES + commit) is None:
-                swap_ref(self.git, BASES + commit, new=commit, old=None)
+                self.swap(BASES + commit, commit, None)
 
     def _fetch(self, *words: str) -> None:
         # `--update-shallow`: a shallow clone is fetched as it is, and makes the depot shallow. The other side also
@@ -372,10 +387,36 @@ class Depot:
 
         Raises `RefMovedError` if the ref is not at `old`.
         """
+        # Two syncs, not one: a ref that reached the disk first could name a commit that the disk does not have.
         if durable:
-            swap_durably(self.git, self.path, ref, new=new, old=old)
-        else:
+            sync_file_system(self.path)
+        if new is None or old is not None or not self._create_ref(ref, new):
             swap_ref(self.git, ref, new=new, old=old)
+        if durable:
+            sync_file_system(self.path)
+
+    def _create_ref(self, ref: str, new: str) -> bool:
+        """Create a ref as git would, in this process; return `False` if git has to do or to refuse it.
+
+        The file appears with its content, or another process was first: no lock is left behind by a kill.
+        """
+        place = self.path / ref
+        if _PLAIN_REF.fullmatch(ref) is None or read_loose_commit(self.reader.objects, new) is None:
+            return False
+        try:
+            if read_ref_file(self.path, ref) is not None or place.with_name(f"{place.name}.lock").exists():
+                return False
+            place.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            try:
+                write_all(fd, f"{new}\n".encode())
+                # With a descriptor, or Python would call link(2), which does not follow this symbolic link.
+                os.link(f"/proc/self/fd/{fd}", place, src_dir_fd=fd, follow_symlinks=True)
+            finally:
+                os.close(fd)
+        except (LookupError, OSError):  # among others: a full disk, no room for the name, no unnamed files here
+            return False
+        return True
 
     def merge(
         self, ours: str, theirs: str, base: str | None = None, *, union: IsUnion | None = None
@@ -418,6 +459,24 @@ class Depot:
         except (ValueError, NotFoundError) as problem:
             raise NotFoundError(f"no tree {tree!r} in the depot", code="tree_not_found") from problem
         return raw
+
+
+def _write_repository(place: Path) -> None:
+    """Write an empty bare repository, as `git init` does, but without the machine's template and its hooks."""
+    for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags"):
+        (place / name).mkdir(parents=True)
+    (place / "HEAD").write_text("ref: refs/heads/main\n")
+    (place / "config").write_text(_CONFIG)
+
+
+def _find_head(found: Repository) -> str | None:
+    """Return the commit of a repository's HEAD, `None` if missing."""
+    if found.branch is not None:
+        with suppress(LookupError):
+            tip = read_ref_file(found.common_dir, f"refs/heads/{found.branch}")
+            if tip is not None and read_loose_commit(found.common_dir / "objects", tip) is not None:
+                return tip
+    return read_ref(found.git, "HEAD^{commit}")
 
 
 def _incomplete(commit: str, why: str) -> RepositoryError:

@@ -122,6 +122,12 @@ def holds_base(root: Path, repository: Repository) -> bool | None:
 
 
 def _has_commit(repository: Repository, commit: str) -> bool:
+    # Commands that only read do not load it.
+    from chargehand.workspace.tree.objects import read_loose_commit
+
+    # A git process takes longer than the rest of finding a project.
+    if read_loose_commit(repository.common_dir / "objects", commit) is not None:
+        return True
     return repository.git.run("cat-file", "-e", f"{commit}^{{commit}}").code == 0
 
 

@@ -15,6 +15,8 @@ from chargehand.workspace.host.git import Git, user_git
 
 # Submodules by their commit only: `status` would start git inside each, under its own configuration.
 _STATUS = ("--untracked-files=normal", "--ignore-submodules=dirty")
+# `git status` names a detached HEAD as a branch could be called too.
+_UNCLEAR_HEADS = ("", "(detached)", "HEAD")
 
 
 class Repository(Struct, frozen=True, kw_only=True):
@@ -159,7 +161,7 @@ def resolve(found: Repository, revision: str | None) -> Base:
     git = found.git
     name = "HEAD" if revision is None else revision
     if name == "HEAD" and not found.bare:
-        base = _resolve_head(git)
+        base = _resolve_head(found)
         if base is not None:
             return base
     if not _is_utf8(name):
@@ -199,8 +201,9 @@ def resolve(found: Repository, revision: str | None) -> Base:
     )
 
 
-def _resolve_head(git: Git) -> Base | None:
-    """Return HEAD's commit, branch and state with two git processes; `None` if they cannot determine all of it."""
+def _resolve_head(found: Repository) -> Base | None:
+    """Return HEAD's commit, branch and state; `None` if one or two git processes cannot determine all of it."""
+    git = found.git
     state = git.run("status", "--porcelain=v2", "--branch", "--ahead-behind", "-z", *_STATUS)
     fields = state.out.split(b"\0")
     # Headers come first; a later field may be the old name of a renamed file, which can be anything.
@@ -210,14 +213,23 @@ def _resolve_head(git: Git) -> Base | None:
     ahead_behind = known.get(b"branch.ab", b"").split(b" -")
     if state.code or commit in ("", "(initial)"):
         return None
-    peeled = git.run("rev-parse", f"{commit}^{{tree}}", "--symbolic-full-name", "HEAD").text.split("\n")
-    if len(peeled) != 2:  # a branch is called HEAD, or the commit cannot be read
-        return None
+    # Commands that only read do not load it.
+    from chargehand.workspace.tree.objects import read_loose_commit
+
+    content = read_loose_commit(found.common_dir / "objects", commit)
+    head = os.fsdecode(known.get(b"branch.head", b""))
+    if content is not None and head not in _UNCLEAR_HEADS:
+        tree, branch = content.removeprefix(b"tree ")[:40].decode(), _branch_name(head)
+    else:
+        peeled = git.run("rev-parse", f"{commit}^{{tree}}", "--symbolic-full-name", "HEAD").text.split("\n")
+        if len(peeled) != 2:  # a branch is called HEAD, or the commit cannot be read
+            return None
+        tree, branch = peeled[0], _branch_name(peeled[1])
     return Base(
         commit=commit,
-        tree=peeled[0],
+        tree=tree,
         revision="HEAD",
-        branch=_branch_name(peeled[1]),
+        branch=branch,
         upstream=known.get(b"branch.upstream", b"").decode("utf-8", "backslashreplace") or None,
         behind=int(ahead_behind[1]) if len(ahead_behind) == 2 else None,
         dirty=any(fields[len(headers) :]),

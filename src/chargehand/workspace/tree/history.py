@@ -161,14 +161,6 @@ def swap_ref(git: Git, ref: str, *, new: str | None, old: str | None) -> None:
     raise GitError(f"could not set {ref!r}: {done.error!r}", exit_status=done.code)
 
 
-def swap_durably(git: Git, git_dir: Path, ref: str, *, new: str | None, old: str | None) -> None:
-    """Run `swap_ref` safely against power loss: objects are on disk before the ref, the ref before it returns."""
-    # Two syncs, not one: if the ref reached the disk first, it could name a commit that the disk does not have.
-    sync_file_system(git_dir)
-    swap_ref(git, ref, new=new, old=old)
-    sync_file_system(git_dir)
-
-
 # Signed heads of logs, and provenance statements; separate refs, so that readers need only one of them.
 NOTES = "refs/notes/chargehand"
 PROVENANCE = "refs/notes/chargehand-provenance"
@@ -235,7 +227,7 @@ def add_notes(place: NotesPlace, commit: str, notes: Mapping[str, bytes], *, fau
             return False
         fault("notes:written")
         try:
-            # As in `swap_durably`: the objects are on disk before the refs.
+            # As in `Depot.swap`: the objects are on disk before the refs.
             sync_file_system(place.objects)
             _swap_refs(place.git, moves)
             sync_file_system(place.objects)

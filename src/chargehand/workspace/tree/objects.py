@@ -213,6 +213,18 @@ def parse_loose(packed: bytes) -> tuple[ObjectKind, bytes] | None:
     return None if kind is None else (kind, content[header.end() :])
 
 
+def read_loose_commit(objects: Path, commit: str) -> bytes | None:
+    """Return the content of a commit that an object directory holds as a file; `None` if only git can find it."""
+    try:
+        with open(objects / commit[:2] / commit[2:], "rb") as file:
+            found = parse_loose(file.read())
+    except OSError:
+        return None
+    if found is None or found[0] != "commit" or object_id(*found).hex() != commit:
+        return None
+    return found[1]
+
+
 def _unreadable(id: bytes, why: str) -> InfrastructureError:
     return InfrastructureError(
         f"object {id.hex()!r} cannot be read: {why}",
