@@ -1,4 +1,4 @@
-"""Rules that learn: what people and settings leave open is chosen by what earlier attempts achieved and cost."""
+"""Rules that learn: they choose by earlier outcomes where people and settings leave a choice open."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ARBITRARY: frozenset[ReasonCode] = frozenset({"first_with_key", "first_model", 
 class LearnedRules(Struct, frozen=True, kw_only=True):
     """The fixed rules, with the router for choices that they make by order or leave to a person.
 
-    `worth_usd` is what a solved task is worth. The choice of a person or of a setting stays.
+    `worth_usd` is the worth of a solved task. The choice of a person or of a setting stays.
     """
 
     worth_usd: float = 5.0
@@ -55,8 +55,8 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
             return choice
         considered = found.considered[0]
         price = f"{considered.price:.2f}" if considered.price >= 0.005 else "less than 0.01"
-        told = f"{considered.chance:.0%} chance for {price} USD, from {_count(found.outcomes)}"
-        reason = ChoiceReason("learned", ranked[0], told)
+        said = f"{considered.chance:.0%} chance for {price} USD, from {_count(found.outcomes)}"
+        reason = ChoiceReason("learned", ranked[0], said)
         before = choice.chosen or best.candidate
         fallback = tuple(each for each in before.fallback if each != best.candidate.model)
         chosen = replace(best.candidate, fallback=fallback)
@@ -73,7 +73,7 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
 
 
 def _find_options(context: ChoiceContext, choice: Choice) -> list[PossibleCandidate]:
-    """Return the candidates that the fixed rules do not tell apart, none if there is a reason for their choice."""
+    """Return the candidates that the fixed rules do not tell apart, an empty list if there is a reason for their choice."""
     if any(each.strategy for each in context.candidates):  # a task's next round: which of the other models
         if choice.chosen is None or choice.chosen.strategy != "model":
             return []

@@ -1,1 +1,1 @@
-"""Routes tasks to agents and models by what earlier attempts achieved and cost; pure functions over numpy."""
+"""Routes tasks to agents and models by the outcomes and costs of earlier attempts; pure functions over numpy."""

@@ -47,7 +47,7 @@ class _Effects(Struct, frozen=True):
 
 
 def prepare(prior_rows: Iterable[PriorRow], candidates: Sequence[RouterCandidate]) -> tuple[RouterCandidate, ...]:
-    """Return the candidates with what the rows say of them, for `choose`; without rows they are unchanged.
+    """Return the candidates with their priors from the rows, for `choose`; without rows they are unchanged.
 
     An arm without rows gets the mean of the same model with other agents, else half the mean of its family and
     half a regression on the list price.

@@ -12,7 +12,7 @@ Verdict = Literal["green", "red"]
 
 
 class TaskBegins(Struct, frozen=True, kw_only=True, tag_field="type", tag="task"):
-    """A task begins; `features["kind"]` names what has its own prices and rates, such as a repository.
+    """A task begins; `features["kind"]` names a class of tasks with its own prices and rates, such as a repository.
 
     `task` tells tasks apart that run at the same time; empty: attempts belong to the task that began last.
     """
@@ -31,7 +31,7 @@ class AttemptEnds(Struct, frozen=True, kw_only=True, tag_field="type", tag="atte
 
 
 class TruthFound(Struct, frozen=True, kw_only=True, tag_field="type", tag="truth"):
-    """What was learned later about an arm's green result: that it was right, or wrong."""
+    """A green result of an arm proved right, or wrong, later."""
 
     arm: str
     is_right: bool
@@ -42,9 +42,9 @@ HistoryRecord = TaskBegins | AttemptEnds | TruthFound
 
 
 class ArmPrior(Struct, frozen=True, kw_only=True):
-    """What published outcomes say of an arm, relative to the level of a kind of task.
+    """The published outcomes of an arm, relative to the level of a kind of task.
 
-    `skill` is in probits, `log_price` in log USD per attempt; each has the variance of its own part.
+    `skill` is in probits, `log_price` in log USD per attempt; each has the variance of this part.
     """
 
     skill: float
@@ -80,12 +80,12 @@ class RouterCandidate(Struct, frozen=True, kw_only=True):
 
 
 class RouterBudget(Struct, frozen=True, kw_only=True):
-    """What a solved task is worth and what may be spent; all money is in USD.
+    """The worth of a solved task, and limits of spending; all money is in USD.
 
     `wrong_price` is that of a wrong promotion, by default the worth. `check_price` is that of one verdict.
     `false_green` and `false_red` are the rates at which a verdict is wrong. `attempts` bounds a task,
     `money_left` the rest of the task. With `per_task` the worth is adapted until a task costs that much on
-    average. Without `explores` the router uses means and tries nothing for what it would learn.
+    average. Without `explores` the router uses means and tries nothing in order to learn.
     """
 
     worth: float = 5.0

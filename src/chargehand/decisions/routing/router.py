@@ -1,4 +1,4 @@
-"""The router: chooses the arm to try next, or to stop; forecasts what the next tasks cost.
+"""The router: chooses the arm to try next, or to stop; forecasts the cost of the next tasks.
 
 `choose`, `prepare` and `forecast` are the functions for use without the product, such as in a comparison of
 policies. All are pure: equal arguments give equal results.
@@ -220,7 +220,7 @@ def _draw(mean: Array, covariance: Array, rows: Array, scale: float, generator: 
 
 
 def _prices(kind: KindBelief, task: TaskBelief, arms: Sequence[RouterCandidate], logs: Array) -> list[float]:
-    """Return the expected cost of each arm's attempt on this task: of the model, but not below what was seen."""
+    """Return the expected cost of each arm's attempt on this task: of the model, but not below the costs seen."""
     usual_size = kind.task_variance
     change = (usual_size if task.price_variance is None else task.price_variance) - usual_size
     size, shared = math.exp(task.price), kind.shared_spread

@@ -200,7 +200,7 @@ def chances_now(task: TaskBelief, number: int, families: Sequence[str], skills: 
 
 
 def _with_arms(kind: KindBelief | None, candidates: Sequence[RouterCandidate]) -> KindBelief:
-    """Return the beliefs with rows for all candidates; a new arm shares what is known of the level."""
+    """Return the beliefs with rows for all candidates; a new arm shares the knowledge of the level."""
     if kind is None:
         level = candidates[0].level
         kind = KindBelief(
