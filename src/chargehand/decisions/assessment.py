@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from chargehand.core.errors import UsageError
-from chargehand.decisions.beliefs.inference import QueryCache
+from chargehand.decisions.belief_inference import query_network
 from chargehand.decisions.beliefs.network import BeliefNetwork
 from chargehand.decisions.beliefs.shipping import FAILURE_CAUSE, PROMOTION_RISK, shipped_network
 
@@ -36,7 +36,6 @@ _CLEAR = 0.5
 _REVIEW_FROM = 0.1
 # Shares of wrong promotions of authors with a good, usual and poor record, as in the network's note.
 _WRONG_RATES = (0.02, 0.1, 0.3)
-_CACHE = QueryCache()
 
 
 class FailureFacts(Struct, frozen=True, kw_only=True):
@@ -107,7 +106,7 @@ def diagnose(facts: FailureFacts, network: BeliefNetwork | None = None) -> Failu
         "spent": _bucket(facts.spent_share, (1 / 3, 0.9), ("low", "middle", "high")),
         "attempt": _bucket(facts.attempt, (2, 3), ("first", "second", "later")),
     }
-    posterior = _CACHE.query(used, ["cause"], _evidence(used, observed)).probabilities
+    posterior = query_network(used, ["cause"], _evidence(used, observed)).probabilities
     causes = dict(zip(used.node("cause").states, posterior.tolist(), strict=True))
     cause = max(_STEPS, key=causes.__getitem__)
     return FailureDiagnosis(
@@ -132,7 +131,7 @@ def assess_promotion(facts: PromotionFacts, network: BeliefNetwork | None = None
         "attempts": _bucket(facts.attempts, (2, 3), ("one", "two", "more")),
     }
     evidence = {**_evidence(used, observed), "record": _record_likelihood(facts.kept, facts.reverted)}
-    probability = float(_CACHE.query(used, ["wrong"], evidence).probabilities[0])
+    probability = float(query_network(used, ["wrong"], evidence).probabilities[0])
     return PromotionRisk(probability=probability, asks_review=probability >= _REVIEW_FROM, network=used.version)
 
 

@@ -167,7 +167,7 @@ class _BifReader:
             elif word.text == "probability":
                 self._read_probability(word.line)
             else:
-                raise self._unexpected(word, "network, variable or probability")
+                raise self._word_error(word, "network, variable or probability")
         for name in self._states:
             if name not in self._nodes:
                 raise network_error(f"{name!r} has no probability block")
@@ -196,7 +196,7 @@ class _BifReader:
             elif word.text == "property":
                 self._skip_to(";")
             else:
-                raise self._unexpected(word, "type or property")
+                raise self._word_error(word, "type or property")
         self._states[name.text] = tuple(states)
 
     def _read_probability(self, line: int) -> None:
@@ -207,7 +207,7 @@ class _BifReader:
         if closing.text == "|":
             parents = self._read_list(")")
         elif closing.text != ")":
-            raise self._unexpected(closing, "| or )")
+            raise self._word_error(closing, "| or )")
         for each in (name.text, *parents):
             if each not in self._states:
                 raise network_error(f"line {line}: {each!r} is no declared variable")
@@ -254,7 +254,7 @@ class _BifReader:
             elif word.text == "property":
                 self._skip_to(";")
             else:
-                raise self._unexpected(word, "a row, table, default or property")
+                raise self._word_error(word, "a row, table, default or property")
         if default:
             rows = dict.fromkeys(combinations(node, known), default) | rows
         return rows
@@ -274,13 +274,13 @@ class _BifReader:
         while True:
             word = self._next()
             if word.text in "{}()[];,|" and not word.is_quoted:
-                raise self._unexpected(word, "a name or number")
+                raise self._word_error(word, "a name or number")
             found.append(word.text)
             closing = self._next()
             if closing.text == end:
                 return found
             if closing.text != ",":
-                raise self._unexpected(closing, f", or {end}")
+                raise self._word_error(closing, f", or {end}")
 
     def _skip_block(self) -> None:
         depth = 1
@@ -294,7 +294,7 @@ class _BifReader:
     def _expect(self, text: str) -> None:
         word = self._next()
         if word.text != text:
-            raise self._unexpected(word, text)
+            raise self._word_error(word, text)
 
     def _next(self) -> _BifWord:
         if self._place == len(self._words):
@@ -303,7 +303,7 @@ class _BifReader:
         return self._words[self._place - 1]
 
     @staticmethod
-    def _unexpected(word: _BifWord, wanted: str) -> UsageError:
+    def _word_error(word: _BifWord, wanted: str) -> UsageError:
         return network_error(f"line {word.line}: {word.text!r} instead of {wanted}")
 
 

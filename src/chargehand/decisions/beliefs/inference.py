@@ -84,20 +84,20 @@ class JunctionTree:
             index = self._indexes[name]
             home = self._home(self._families[index])
             shape = self._shape(self._cliques[home].variables, (index,))
-            beliefs[home], log = _scaled(beliefs[home] * np.reshape(likelihood, shape), log)
+            beliefs[home], log = _rescale(beliefs[home] * np.reshape(likelihood, shape), log)
         messages: dict[int, Floats] = {}
         # A clique precedes its children: upwards in reverse order, then downwards.
         for place in range(len(self._cliques) - 1, 0, -1):
             clique = self._cliques[place]
             messages[place] = beliefs[place].sum(axis=clique.up_axes)
             product = beliefs[clique.parent] * messages[place].reshape(clique.up_shape)
-            beliefs[clique.parent], log = _scaled(product, log)
+            beliefs[clique.parent], log = _rescale(product, log)
         log += math.log(float(beliefs[0].sum()))
         for place in range(1, len(self._cliques)):
             clique = self._cliques[place]
             wanted, sent = beliefs[clique.parent].sum(axis=clique.down_axes), messages[place]
             ratio = np.divide(wanted, sent, out=np.zeros_like(sent), where=sent > 0)
-            beliefs[place], _ = _scaled(beliefs[place] * ratio.reshape(clique.down_shape), 0.0)
+            beliefs[place], _ = _rescale(beliefs[place] * ratio.reshape(clique.down_shape), 0.0)
         return CalibratedTree(self, beliefs, log)
 
     def read_family(self, beliefs: Sequence[Floats], name: str) -> Floats:
@@ -210,7 +210,7 @@ def _infer(tree: JunctionTree, network: BeliefNetwork, targets: Sequence[str], e
     return Posterior(targets=tuple(targets), probabilities=joint, log_evidence=beliefs.log_evidence)
 
 
-def _scaled(table: Floats, log: float) -> tuple[Floats, float]:
+def _rescale(table: Floats, log: float) -> tuple[Floats, float]:
     """Return a table with the maximum 1, so that long products do not underflow, and the log of the factor."""
     largest = float(table.max())
     if not largest > 0:

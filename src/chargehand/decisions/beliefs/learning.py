@@ -55,7 +55,7 @@ def learn_cases(network: BeliefNetwork, cases: Sequence[LearningCase]) -> Learne
             lines.setdefault(pattern, case.line)
     if len(partial) > _MOST_PATTERNS:
         raise _impossible(f"the file has {len(partial)} different incomplete cases, more than {_MOST_PATTERNS}")
-    current, rounds = _with_counts(network, counts), 0
+    current, rounds = _replace_counts(network, counts), 0
     if partial:
         tree = JunctionTree(network)
         evidence = {pattern: _as_evidence(nodes, pattern) for pattern in partial}
@@ -64,7 +64,7 @@ def learn_cases(network: BeliefNetwork, cases: Sequence[LearningCase]) -> Learne
             expected = {name: table.copy() for name, table in counts.items()}
             for pattern, times in partial.items():
                 _add_expected(expected, tree, evidence[pattern], times, lines[pattern])
-            former, current = current, _with_counts(network, expected)
+            former, current = current, _replace_counts(network, expected)
             if _largest_move(former, current) <= _CONVERGED:
                 break
     return LearnedNetwork(network=current, cases=len(cases), incomplete=sum(partial.values()), rounds=rounds)
@@ -103,7 +103,7 @@ def _as_evidence(nodes: Mapping[str, BeliefNode], pattern: frozenset[tuple[str, 
     return {name: [float(each == state) for each in nodes[name].states] for name, state in pattern}
 
 
-def _with_counts(network: BeliefNetwork, counts: Mapping[str, Floats]) -> BeliefNetwork:
+def _replace_counts(network: BeliefNetwork, counts: Mapping[str, Floats]) -> BeliefNetwork:
     nodes = [replace(node, counts=tuple(map(tuple, counts[node.name].tolist()))) for node in network.nodes]
     return build_network(nodes, note=network.note, parent=network.version)
 

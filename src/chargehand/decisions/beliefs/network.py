@@ -112,7 +112,7 @@ def combinations(node: BeliefNode, known: Mapping[str, BeliefNode]) -> Iterator[
 
 def network_error(message: str) -> UsageError:
     """Return the error of a network that cannot be loaded; nothing of it is."""
-    hint = "docs/reference/belief-networks.md describes the format; nothing was loaded"
+    hint = "`chargehand knowledge export NAME` shows a network in the right form; nothing was loaded"
     return UsageError(message, code="network_invalid", hint=hint)
 
 
