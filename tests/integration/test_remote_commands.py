@@ -122,7 +122,6 @@ LOOKS = (
     (("knowledge show", "failure-cause"), ()),
     (("knowledge query", "failure-cause", "cause", "changed", "--given", "end=crashed"), ()),
     (("knowledge query", "failure-cause", "cause", "--given", "changed=yes:0.7,no:0.3", "--number", "0"), ()),
-    (("knowledge query", "failure-cause", "mood"), ()),
     (("knowledge export", "promotion-risk"), ()),
     (("user list",), ()),
     (("token list",), ()),

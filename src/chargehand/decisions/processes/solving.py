@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.errors import UsageError
-from chargehand.decisions.processes.mdp import Booleans, DecisionProcess, Floats, Integers
+from chargehand.decisions.processes.mdp import DecisionProcess, Floats, Integers
+from chargehand.decisions.processes.reachability import find_reaching
 
 # Actions whose values differ by less, relative to the largest value (at least 1), are tied.
 _TIE = 1e-9
@@ -91,7 +92,7 @@ def evaluate_policy(process: DecisionProcess, policy: Integers) -> Floats:
     """Return the exact values of a policy, shape (S,). Raises `UsageError` (`process_improper`)."""
     matrix = process.chain(policy)
     if process.discount == 1:
-        stuck = np.nonzero(~_reaching(matrix > 0, process.terminal))[0]
+        stuck = np.nonzero(~find_reaching(matrix > 0, process.terminal))[0]
         if stuck.size:
             raise _improper(f"the policy never ends from state {stuck[0]}", "give rewards that favour an end")
     states = np.arange(len(policy))
@@ -156,16 +157,6 @@ def _first_policy(process: DecisionProcess) -> Integers:
         policy = np.where(new, leading.argmax(axis=1), policy)
         reached |= new
     return policy
-
-
-def _reaching(edges: Booleans, targets: Booleans) -> Booleans:
-    """Return the states from which a path of edges, shape (S, S), leads to a target."""
-    found = targets
-    while True:
-        grown = found | (edges & found).any(axis=1)
-        if (grown == found).all():
-            return grown
-        found = grown
 
 
 def _best_values(process: DecisionProcess, values: Floats) -> Floats:
