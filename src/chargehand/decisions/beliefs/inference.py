@@ -58,7 +58,6 @@ class JunctionTree:
     """
 
     def __init__(self, network: BeliefNetwork, *, joined: Collection[str] = ()) -> None:
-        self._network = network
         self._indexes = {node.name: place for place, node in enumerate(network.nodes)}
         self._sizes = tuple(len(node.states) for node in network.nodes)
         self._families = [
@@ -73,52 +72,59 @@ class JunctionTree:
         """Return the tree of a network that differs from this tree's only in its tables."""
         tree = JunctionTree.__new__(JunctionTree)
         tree.__dict__.update(self.__dict__)
-        tree._network, tree._potentials = network, self._multiply_tables(network)
+        tree._potentials = self._multiply_tables(network)
         return tree
 
     def calibrate(self, evidence: Evidence) -> CalibratedTree:
-        """Return the tree's beliefs given evidence. Raises `UsageError` (`evidence_impossible`)."""
+        """Return the beliefs given evidence. Raises `UsageError` (`evidence_impossible`)."""
         beliefs = list(self._potentials)
         log = 0.0
         for name, likelihood in evidence.items():
             index = self._indexes[name]
-            home = self._home(self._families[index])
+            home = self.home(self._families[index])
             shape = self._shape(self._cliques[home].variables, (index,))
             beliefs[home], log = _rescale(beliefs[home] * np.reshape(likelihood, shape), log)
         messages: dict[int, Floats] = {}
-        # A clique precedes its children: upwards in reverse order, then downwards.
+        # A clique precedes its children, so that messages go upwards in reverse order.
         for place in range(len(self._cliques) - 1, 0, -1):
             clique = self._cliques[place]
             messages[place] = beliefs[place].sum(axis=clique.up_axes)
             product = beliefs[clique.parent] * messages[place].reshape(clique.up_shape)
             beliefs[clique.parent], log = _rescale(product, log)
         log += math.log(float(beliefs[0].sum()))
-        for place in range(1, len(self._cliques)):
-            clique = self._cliques[place]
-            wanted, sent = beliefs[clique.parent].sum(axis=clique.down_axes), messages[place]
+        return CalibratedTree(self, beliefs, messages, log)
+
+    def send_down(self, beliefs: list[Floats], messages: dict[int, Floats], place: int) -> None:
+        """Complete the belief of a clique, sending the messages on its way from the root that are still unsent."""
+        way = []
+        while place in messages:
+            way.append(place)
+            place = self._cliques[place].parent
+        for each in reversed(way):
+            clique, sent = self._cliques[each], messages.pop(each)
+            wanted = beliefs[clique.parent].sum(axis=clique.down_axes)
             ratio = np.divide(wanted, sent, out=np.zeros_like(sent), where=sent > 0)
-            beliefs[place], _ = _rescale(beliefs[place] * ratio.reshape(clique.down_shape), 0.0)
-        return CalibratedTree(self, beliefs, log)
+            beliefs[each], _ = _rescale(beliefs[each] * ratio.reshape(clique.down_shape), 0.0)
 
-    def read_family(self, beliefs: Sequence[Floats], name: str) -> Floats:
-        """Return the joint distribution of a node's parents and the node, in this order."""
-        return self._read(beliefs, self._families[self._indexes[name]])
+    def indexes(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Return the variables of nodes."""
+        return tuple(self._indexes[name] for name in names)
 
-    def read_joint(self, beliefs: Sequence[Floats], names: Sequence[str]) -> Floats:
-        """Return the joint distribution of nodes that share a clique."""
-        return self._read(beliefs, tuple(self._indexes[name] for name in names))
+    def family(self, name: str) -> tuple[int, ...]:
+        """Return the variables of a node's parents and of the node."""
+        return self._families[self._indexes[name]]
 
-    def _read(self, beliefs: Sequence[Floats], variables: tuple[int, ...]) -> Floats:
-        home = self._home(variables)
+    def home(self, variables: Sequence[int]) -> int:
+        """Return a clique with all of these variables, which are neighbours of each other."""
+        return self._homes[min(variables, key=self._eliminated.__getitem__)]
+
+    def read(self, belief: Floats, home: int, variables: tuple[int, ...]) -> Floats:
+        """Return the joint distribution of variables, one axis each, from the belief of their clique."""
         own = self._cliques[home].variables
-        table = beliefs[home].sum(axis=tuple(axis for axis, each in enumerate(own) if each not in variables))
+        table = belief.sum(axis=tuple(axis for axis, each in enumerate(own) if each not in variables))
         ordered = sorted(variables)
         table = table.transpose([ordered.index(each) for each in variables])
         return np.asarray(table / table.sum())
-
-    def _home(self, variables: Sequence[int]) -> int:
-        """Return a clique with all of these variables, which are neighbours of each other."""
-        return self._homes[min(variables, key=self._eliminated.__getitem__)]
 
     def _shape(self, own: Sequence[int], kept: Collection[int]) -> tuple[int, ...]:
         return tuple(self._sizes[each] if each in kept else 1 for each in own)
@@ -128,26 +134,37 @@ class JunctionTree:
         for node, family in zip(network.nodes, self._families, strict=True):
             table = np.array(node.table).reshape([self._sizes[each] for each in family])
             table = table.transpose(sorted(range(len(family)), key=family.__getitem__))
-            home = self._home(family)
+            home = self.home(family)
             potentials[home] *= table.reshape(self._shape(self._cliques[home].variables, family))
         return potentials
 
 
 class CalibratedTree:
-    """The beliefs of a junction tree given evidence; `log_evidence` is ln P(evidence)."""
+    """The beliefs of a junction tree given evidence; `log_evidence` is ln P(evidence).
 
-    def __init__(self, tree: JunctionTree, beliefs: Sequence[Floats], log_evidence: float) -> None:
+    Messages from the root are sent when a clique is first read; only one thread may read.
+    """
+
+    def __init__(
+        self, tree: JunctionTree, beliefs: list[Floats], messages: dict[int, Floats], log_evidence: float
+    ) -> None:
         self._tree = tree
         self._beliefs = beliefs
+        self._messages = messages
         self.log_evidence = log_evidence
 
     def joint(self, names: Sequence[str]) -> Floats:
-        """Return the joint distribution of one node, or of nodes that were joined."""
-        return self._tree.read_joint(self._beliefs, names)
+        """Return the joint distribution of one node, or of nodes that were joined, one axis each."""
+        return self._read(self._tree.indexes(names))
 
     def family(self, name: str) -> Floats:
-        """Return the joint distribution of a node's parents and the node, in this order."""
-        return self._tree.read_family(self._beliefs, name)
+        """Return the joint distribution of a node's parents and the node, one axis each in this order."""
+        return self._read(self._tree.family(name))
+
+    def _read(self, variables: tuple[int, ...]) -> Floats:
+        home = self._tree.home(variables)
+        self._tree.send_down(self._beliefs, self._messages, home)
+        return self._tree.read(self._beliefs[home], home, variables)
 
 
 class QueryCache:
