@@ -19,7 +19,6 @@ from chargehand.app.knowledge import (
     LearnedVersion,
     NetworkExport,
     NetworkList,
-    NetworkVersion,
     NetworkView,
     PosteriorView,
     RemovedNetwork,
@@ -57,6 +56,7 @@ from chargehand.reports.statistics import (
     StatisticsDocument,
     TrialDocument,
 )
+from chargehand.store.networks import NetworkVersion
 
 # The command that prints each record.
 DOCUMENTS: Mapping[type[msgspec.Struct], str] = {

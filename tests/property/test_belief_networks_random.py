@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chargehand.core.errors import UsageError
+from chargehand.decisions.beliefs.evidence import read_evidence
 from chargehand.decisions.beliefs.formats import LearningCase, read_network, write_network
 from chargehand.decisions.beliefs.inference import JunctionTree, QueryCache, infer
 from chargehand.decisions.beliefs.learning import learn_cases
 from chargehand.decisions.beliefs.network import BeliefNetwork, BeliefNode, build_network
+
+_T = TypeVar("_T")
 
 
 @st.composite
@@ -135,3 +141,48 @@ def score(network: BeliefNetwork, prior: BeliefNetwork, cases: list[LearningCase
         weights, table = 10 * np.array(prior.node(node.name).table), np.array(node.table)
         likelihood += float((weights[weights > 0] * np.log(table[weights > 0])).sum())
     return likelihood
+
+
+NDJSON = (
+    '{"note": "n"}\n{"node": "a", "states": ["x", "y"], "table": [[0.5, 0.5]]}\n'
+    '{"node": "b", "states": ["x", "y"], "parents": ["a"], "counts": [[1, 2], [3, 4]]}\n'
+)
+BIF = (
+    "network n { }\nvariable A { type discrete [ 2 ] { <5, Asy/Patchy }; property x ; }\n"
+    'variable B { type discrete [ 2 ] { "b, c", 12+ }; }\nprobability ( A ) { table 0.1, 0.9 ; }\n'
+    "/* c */ probability ( B | A ) { default 0.5, 0.5; (<5) 0.2, 0.8; }\n"
+)
+
+
+def result_or_code(work: Callable[[], _T]) -> tuple[_T | None, str]:
+    """Return the result, or the code of a refusal."""
+    try:
+        return work(), ""
+    except UsageError as error:
+        return None, error.code
+
+
+@given(st.sampled_from([NDJSON, BIF]), st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_damaged_file_is_read_or_refused_with_a_reason(text: str, data: st.DataObject) -> None:
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(start, min(len(text), start + 12)))
+        other = data.draw(st.one_of(st.text(max_size=3), st.sampled_from(text.split() or [""])))
+        text = text[:start] + other + text[end:]
+    network, code = result_or_code(lambda: read_network(text.encode(errors="replace")))
+    if network is None:
+        assert code == "network_invalid"
+    else:
+        assert read_network(write_network(network)) == network
+
+
+@given(networks(), st.text(max_size=30) | st.from_regex(r"n[0-3]=s[0-3](:[0-9.]{1,3},s[0-3]:[0-9.]{1,3})?"))
+@settings(max_examples=100, deadline=None)
+def test_any_text_is_evidence_or_refused_with_a_reason(network: BeliefNetwork, text: str) -> None:
+    evidence, code = result_or_code(lambda: read_evidence(network, [text]))
+    if evidence is None:
+        assert code == "evidence_invalid"
+    else:
+        lengths = {name: len(likelihood) for name, likelihood in evidence.items()}
+        assert lengths == {name: len(network.node(name).states) for name in evidence}

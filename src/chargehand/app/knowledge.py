@@ -1,6 +1,6 @@
 """Use cases of belief networks: import, query, learning, export; their versions are in the store.
 
-A shipped network has the number 0. It is what a name means until a version of that name is stored.
+A shipped network has the number 0. A stored version of the same name takes precedence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chargehand.decisions.belief_networks import (
 from chargehand.identity.accounts import Caller
 from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import Actor
-from chargehand.store.networks import NetworkRow
+from chargehand.store.networks import NetworkVersion
 
 # The server accepts bodies of 1 MiB, in which quotes are escaped.
 LARGEST_FILE = 1_000_000
@@ -40,20 +40,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _AUTHOR = "chargehand"
 # Two updates at once take turns; more than so many in a row would be a fault of ours.
 _MOST_TRIES = 20
-
-
-class NetworkVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a network, with its digest; number 0 is shipped.
-
-    `parent` is the digest of the version it was learned from, "" if it was imported; `created` is ISO 8601 in UTC.
-    """
-
-    name: str
-    number: int
-    version: str
-    parent: str
-    author: str
-    created: str
 
 
 class NetworkList(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +124,7 @@ def import_network(reader: StateReader, name: str, content: str, *, by: Caller) 
             hint="write up to 64 of a-z, 0-9, '.', '_' and '-', a letter or digit first",
         )
     network = read_network(content.encode())
-    row = reader.store.networks.add(
+    return reader.store.networks.add(
         name,
         write_network(network),
         version=network.version,
@@ -146,24 +132,21 @@ def import_network(reader: StateReader, name: str, content: str, *, by: Caller) 
         action="knowledge.import",
         actor=_actor(by),
     )
-    return _view(row)
 
 
 def list_networks(reader: StateReader) -> NetworkList:
     """Return the newest version of each stored and shipped network, by name."""
-    rows = {name: _view(_shipped_row(name)) for name in SHIPPED}
-    rows |= {row.name: _view(row) for row in reader.store.networks.list()}
+    rows = {name: _shipped_version(name) for name in SHIPPED}
+    rows |= {row.name: row for row in reader.store.networks.list()}
     return NetworkList(networks=tuple(rows[name] for name in sorted(rows)))
 
 
 def show_network(reader: StateReader, name: str, *, number: int | None = None) -> NetworkView:
     """Return a version, by default the newest. Raises `NotFoundError`."""
     row, network = load_network(reader, name, number=number)
-    shipped = (_shipped_row(name),) if name in SHIPPED else ()
+    shipped = (_shipped_version(name),) if name in SHIPPED else ()
     versions = (*shipped, *reader.store.networks.versions(name))
-    return NetworkView(
-        network=_view(row), note=network.note, nodes=network.nodes, versions=tuple(map(_view, versions))
-    )
+    return NetworkView(network=row, note=network.note, nodes=network.nodes, versions=versions)
 
 
 def query_posterior(
@@ -187,7 +170,7 @@ def query_posterior(
         for place, value in np.ndenumerate(posterior.probabilities)
     )
     return PosteriorView(
-        network=_view(row),
+        network=row,
         targets=posterior.targets,
         given=tuple(given),
         outcomes=outcomes,
@@ -221,13 +204,13 @@ def update_network(reader: StateReader, name: str, content: str, *, by: Caller) 
                 raise
         else:
             break
-    return LearnedVersion(network=_view(row), cases=learned.cases, incomplete=learned.incomplete)
+    return LearnedVersion(network=row, cases=learned.cases, incomplete=learned.incomplete)
 
 
 def export_network(reader: StateReader, name: str, *, number: int | None = None) -> NetworkExport:
     """Return a version as NDJSON. Raises `NotFoundError`."""
     row, network = load_network(reader, name, number=number)
-    return NetworkExport(network=_view(row), content=write_network(network).decode())
+    return NetworkExport(network=row, content=write_network(network).decode())
 
 
 def remove_network(reader: StateReader, name: str, *, by: Caller) -> RemovedNetwork:
@@ -236,14 +219,16 @@ def remove_network(reader: StateReader, name: str, *, by: Caller) -> RemovedNetw
     return RemovedNetwork(name=name, versions=removed, shipped=name in SHIPPED)
 
 
-def load_network(reader: StateReader, name: str, *, number: int | None = None) -> tuple[NetworkRow, BeliefNetwork]:
+def load_network(
+    reader: StateReader, name: str, *, number: int | None = None
+) -> tuple[NetworkVersion, BeliefNetwork]:
     """Return a version of a stored or shipped network, the newest by default. Raises `NotFoundError`.
 
-    Raises `InfrastructureError` (`store_corrupt`) if the stored content is not what was written.
+    Raises `InfrastructureError` (`store_corrupt`) if the stored content was changed.
     """
     found = None if number == 0 else reader.store.networks.load(name, number)
     if found is None and name in SHIPPED and number in (None, 0):
-        return _shipped_row(name), shipped_network(name)
+        return _shipped_version(name), shipped_network(name)
     if found is None:
         names = [each.name for each in list_networks(reader).networks]
         if name in names:
@@ -262,7 +247,7 @@ def load_network(reader: StateReader, name: str, *, number: int | None = None) -
     return row, network
 
 
-def _damage_error(row: NetworkRow, problem: str) -> InfrastructureError:
+def _damage_error(row: NetworkVersion, problem: str) -> InfrastructureError:
     return InfrastructureError(
         f"version {row.number} of the network {row.name!r} is damaged: {problem}",
         code="store_corrupt",
@@ -270,20 +255,9 @@ def _damage_error(row: NetworkRow, problem: str) -> InfrastructureError:
     )
 
 
-def _shipped_row(name: str) -> NetworkRow:
+def _shipped_version(name: str) -> NetworkVersion:
     version = shipped_network(name).version
-    return NetworkRow(name=name, number=0, version=version, parent="", author=_AUTHOR, created="")
-
-
-def _view(row: NetworkRow) -> NetworkVersion:
-    return NetworkVersion(
-        name=row.name,
-        number=row.number,
-        version=row.version,
-        parent=row.parent,
-        author=row.author,
-        created=row.created,
-    )
+    return NetworkVersion(name=name, number=0, version=version, parent="", author=_AUTHOR, created="")
 
 
 def _actor(by: Caller) -> Actor:

@@ -10,8 +10,8 @@ import click
 from chargehand.cli.terminal.options import json_option
 
 if TYPE_CHECKING:
-    from chargehand.app.knowledge import NetworkVersion
     from chargehand.cli.terminal.output import Output
+    from chargehand.store.networks import NetworkVersion
 
 _FILE = click.Path(path_type=Path)
 _number_option = click.option(

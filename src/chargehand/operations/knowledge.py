@@ -13,7 +13,6 @@ from chargehand.app.knowledge import (
     LearnedVersion,
     NetworkExport,
     NetworkList,
-    NetworkVersion,
     NetworkView,
     PosteriorView,
     RemovedNetwork,
@@ -21,6 +20,7 @@ from chargehand.app.knowledge import (
 from chargehand.identity.accounts import Caller
 from chargehand.operations.operation import NoArguments, OperationTable, RawContent, RestArguments, Short
 from chargehand.reports.reading import StateReader
+from chargehand.store.networks import NetworkVersion
 
 OPERATIONS = OperationTable()
 _NDJSON = "application/x-ndjson"

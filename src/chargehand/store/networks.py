@@ -16,8 +16,8 @@ _COLUMNS = "name, number, version, parent, author, created"
 _NEWEST = "number = (SELECT max(number) FROM network_versions AS other WHERE other.name = network_versions.name)"
 
 
-class NetworkRow(Struct, frozen=True, kw_only=True):
-    """A version of a network: its number among those of its name, from 1, and its digest.
+class NetworkVersion(Struct, frozen=True, kw_only=True):
+    """A version of a network, with its digest; numbers count from 1, and 0 is shipped.
 
     `parent` is the digest of the version it was learned from, "" if it was imported. `created` is ISO 8601 in UTC.
     """
@@ -37,15 +37,15 @@ class NetworkVersions:
         self._database = database
         self._log = log
 
-    def list(self) -> tuple[NetworkRow, ...]:
+    def list(self) -> tuple[NetworkVersion, ...]:
         """Return the newest version of each network, by name. Raises `StoreError`."""
         return self._select(f"WHERE {_NEWEST} ORDER BY name", {})
 
-    def versions(self, name: str) -> tuple[NetworkRow, ...]:
+    def versions(self, name: str) -> tuple[NetworkVersion, ...]:
         """Return all versions of a network, oldest first. Raises `StoreError`."""
         return self._select("WHERE name = :name ORDER BY number", {"name": name})
 
-    def load(self, name: str, number: int | None = None) -> tuple[NetworkRow, bytes] | None:
+    def load(self, name: str, number: int | None = None) -> tuple[NetworkVersion, bytes] | None:
         """Return a version (the newest by default) and its content, or `None` if it does not exist.
 
         Raises `StoreError`.
@@ -70,7 +70,7 @@ class NetworkVersions:
         action: Literal["knowledge.import", "knowledge.update"],
         actor: Actor,
         newest: int | None = None,
-    ) -> NetworkRow:
+    ) -> NetworkVersion:
         """Add a version, unless the newest one has the same digest, and return it.
 
         With `newest`, raises `RefusedError` (`network_changed`) if another number (0: none) is the newest by now.
@@ -115,16 +115,16 @@ class NetworkVersions:
                 if not is_good or not isinstance(created, str) or not is_moment(created):
                     yield f"a row of network_versions ({name!r}) was changed or damaged"
 
-    def _select(self, where: str, values: dict[str, Any]) -> tuple[NetworkRow, ...]:
+    def _select(self, where: str, values: dict[str, Any]) -> tuple[NetworkVersion, ...]:
         with self._database.read() as connection:
             rows = connection.execute(f"SELECT {_COLUMNS} FROM network_versions {where}", values).fetchall()
         return tuple(map(_read_row, rows))
 
 
-def _read_row(row: Sequence[Any]) -> NetworkRow:
+def _read_row(row: Sequence[Any]) -> NetworkVersion:
     name, number, version, parent, author, created = row
     # A damaged file can hold values of any type.
-    return NetworkRow(
+    return NetworkVersion(
         name=str(name),
         number=number if isinstance(number, int) else 0,
         version=str(version),

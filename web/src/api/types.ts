@@ -3135,9 +3135,9 @@ export interface components {
         };
         /**
          * NetworkVersion
-         * @description A version of a network, with its digest; number 0 is shipped.
+         * @description A version of a network, with its digest; numbers count from 1, and 0 is shipped.
          *
-         *     `parent` is the digest of the version it was learned from, "" if it was imported; `created` is ISO 8601 in UTC.
+         *     `parent` is the digest of the version it was learned from, "" if it was imported. `created` is ISO 8601 in UTC.
          */
         NetworkVersion: {
             name: string;
@@ -7414,7 +7414,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description A version of a network, with its digest; number 0 is shipped. `parent` is the digest of the version it was learned from, "" if it was imported; `created` is ISO 8601 in UTC. */
+            /** @description A version of a network, with its digest; numbers count from 1, and 0 is shipped. `parent` is the digest of the version it was learned from, "" if it was imported. `created` is ISO 8601 in UTC. */
             200: {
                 headers: {
                     /** @description Identifies this content. */

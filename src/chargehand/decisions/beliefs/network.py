@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice, product
 
@@ -19,7 +19,8 @@ Rows = tuple[tuple[float, ...], ...]
 _ROW_TOLERANCE = 1e-6
 _EXACT = 1e-12
 _LARGEST_COUNT = 1e12
-_MOST_NODES, _MOST_STATES, _MOST_NUMBERS, _LONGEST_NAME = 2_000, 200, 200_000, 200
+MOST_NUMBERS = 200_000
+_MOST_NODES, _MOST_STATES, _LONGEST_NAME = 2_000, 200, 200
 
 
 class BeliefNode(Struct, frozen=True, kw_only=True):
@@ -71,7 +72,7 @@ def build_network(
     origins = list(places) or [f"node {node.name!r}" for node in nodes]
     known: dict[str, BeliefNode] = {}
     for node, place in zip(nodes, origins, strict=True):
-        problem = "another node has this name" if node.name in known else find_problem(node)
+        problem = "another node has this name" if node.name in known else _find_problem(node)
         if problem:
             raise network_error(f"{place}: {node.name!r}: {problem}")
         known[node.name] = node
@@ -90,7 +91,7 @@ def build_network(
     return BeliefNetwork(nodes=tuple(scaled), version=version, parent=parent, note=note)
 
 
-def find_problem(node: BeliefNode) -> str:
+def _find_problem(node: BeliefNode) -> str:
     """Return what is wrong with the names and states of a node, or ""."""
     for text in (node.name, *node.states):
         if not 0 < len(text) <= _LONGEST_NAME or not text.isprintable() or text != text.strip():
@@ -105,11 +106,6 @@ def find_problem(node: BeliefNode) -> str:
     return ""
 
 
-def combinations(node: BeliefNode, known: Mapping[str, BeliefNode]) -> Iterator[tuple[str, ...]]:
-    """Return the states of the parents for each row of the node's table."""
-    return product(*(known[parent].states for parent in node.parents))
-
-
 def network_error(message: str) -> UsageError:
     """Return the error of a network that cannot be loaded; nothing of it is."""
     hint = "`chargehand knowledge export NAME` shows a network in the right form; nothing was loaded"
@@ -121,15 +117,15 @@ def _find_table_problem(node: BeliefNode, known: Mapping[str, BeliefNode]) -> st
         if parent not in known:
             return f"its parent {parent!r} is no node of the network"
     rows = math.prod(len(known[parent].states) for parent in node.parents)
-    if rows * len(node.states) > _MOST_NUMBERS:
-        return f"its table has {rows * len(node.states)} numbers, more than {_MOST_NUMBERS}; use fewer parents"
+    if rows * len(node.states) > MOST_NUMBERS:
+        return f"its table has {rows * len(node.states)} numbers, more than {MOST_NUMBERS}; use fewer parents"
     what, table = ("counts", node.counts) if node.counts else ("table", node.table)
     if len(table) != rows:
         return f"{what} has {len(table)} rows, not {rows}, one for each combination of the parents' states"
     for place, row in enumerate(table):
         problem = _find_row_problem(row, len(node.states), is_count=bool(node.counts))
         if problem:
-            given = next(islice(combinations(node, known), place, None))
+            given = next(islice(product(*(known[parent].states for parent in node.parents)), place, None))
             where = ", ".join(f"{name}={state}" for name, state in zip(node.parents, given, strict=True))
             return f"{what} row {place + 1}{f' ({where})' if where else ''} {problem}"
     return ""
