@@ -114,6 +114,14 @@ def test_a_long_product_does_not_underflow() -> None:
     assert posterior.log_evidence == pytest.approx(800 * np.log(0.2) + np.log(0.5))
 
 
+def test_a_node_with_thousands_of_children_is_no_problem() -> None:
+    cause = BeliefNode(name="cause", states=("a", "b"), table=((0.5, 0.5),))
+    table = ((0.5, 0.5), (0.4, 0.6))
+    effects = [BeliefNode(name=f"e{i}", states=("a", "b"), parents=("cause",), table=table) for i in range(1999)]
+    posterior = infer(build_network([cause, *effects]), ["cause"], {"e7": (1.0, 0.0)})
+    assert posterior.probabilities[0] == pytest.approx(5 / 9)
+
+
 def test_impossible_evidence_is_an_error() -> None:
     network = read_network(
         b'{"node": "a", "states": ["x", "y"], "table": [[1, 0]]}\n'

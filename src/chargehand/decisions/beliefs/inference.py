@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations
+from heapq import heapify, heappop, heappush
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 # The likelihood of each state of a node: of an observed state 1, and 0 of the others; or a sensor's likelihoods.
 Evidence = Mapping[str, Sequence[float]]
 _V = TypeVar("_V")
-# 200 MB of tables; one more node in the largest clique doubles it.
-_MOST_NUMBERS = 25_000_000
+# 32 MB of tables for each kept tree; one more node in the largest clique can double it.
+_MOST_NUMBERS = 4_000_000
 _MOST_JOINT = 10_000
 
 
@@ -171,7 +171,7 @@ class QueryCache:
     """The newest trees and posteriors by version of a network; threads may share it."""
 
     def __init__(self) -> None:
-        self._trees: _Recent[JunctionTree] = _Recent(16)
+        self._trees: _Recent[JunctionTree] = _Recent(8)
         self._posteriors: _Recent[Posterior] = _Recent(1024)
 
     def query(self, network: BeliefNetwork, targets: Sequence[str], evidence: Evidence) -> Posterior:
@@ -300,8 +300,12 @@ def _eliminate(sizes: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[l
         around.discard(variable)
     costs = {variable: _fill_in(variable, neighbours, sizes) for variable in range(len(sizes))}
     order, members, numbers = [], [], 0
+    queue = [(cost, variable) for variable, cost in costs.items()]
+    heapify(queue)
     while costs:
-        variable = min(costs, key=lambda each: (costs[each], each))
+        cost, variable = heappop(queue)
+        if costs.get(variable) != cost:  # it changed since
+            continue
         around = neighbours[variable]
         order.append(variable)
         members.append({variable, *around})
@@ -316,14 +320,18 @@ def _eliminate(sizes: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[l
         for each in around:
             neighbours[each] |= around
             neighbours[each] -= {each, variable}
-        for each in around.union(*(neighbours[near] for near in around)):
+        # Other costs change only with new edges between neighbours.
+        for each in around.union(*(neighbours[near] for near in around)) if cost[0] else around:
             costs[each] = _fill_in(each, neighbours, sizes)
+            heappush(queue, (costs[each], each))
     return order, members
 
 
 def _fill_in(variable: int, neighbours: Sequence[set[int]], sizes: Sequence[int]) -> tuple[int, int]:
     around = neighbours[variable]
-    missing = sum(second not in neighbours[first] for first, second in combinations(around, 2))
+    # Counted from the existing edges, since a node may have thousands of neighbours.
+    present = sum(len(neighbours[each] & around) for each in around)
+    missing = (len(around) * (len(around) - 1) - present) // 2
     return missing, math.prod(sizes[each] for each in around) * sizes[variable]
 
 
