@@ -14,6 +14,7 @@ import random
 import shlex
 import shutil
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -504,6 +505,24 @@ def _falls(words: list[str], fate: str, chance: random.Random) -> bool:
         case "some":
             return chance.random() < 0.5
     return True
+
+
+@contextlib.contextmanager
+def waking(mark: str = MARK) -> Iterator[None]:
+    """Wake every process that sleeps for `mark` seconds, also those that start while the block runs."""
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.wait(0.05):
+            wake(mark)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def wait_until(holds: Callable[[], object], *, seconds: float = 120.0) -> None:

@@ -41,7 +41,7 @@ The repository's `chargehand.toml`, read from the base commit, joins in one of t
 
 | joins by | meaning |
 |---|---|
-| min | the smaller number counts; if you set none, a number above the default needs trust |
+| min | the smaller number counts; without a number of yours, one above the default needs trust |
 | intersect | the entries that both lists have; if you set no hosts, they need trust |
 | union | the entries of both lists |
 | says | counts if you set nothing |

@@ -10,13 +10,18 @@ from tests.conftest import git
 from tests.integration.command_line import MEND, PASSES, Cli, repository
 from tests.integration.mission_kit import REQUEST, MissionKit
 
+from chargehand.cli.terminal.output import Output
+from chargehand.cli.terminal.rendering import show_details
 from chargehand.missions.missions import Missions
+from chargehand.reports.documents import mission_details
 from chargehand.testing.delivery.fake_target import FakePlace
 
 pytestmark = pytest.mark.needs_bwrap
 
 
-async def test_a_blocked_target_is_delivered_by_promoting_again(tmp_path: Path) -> None:
+async def test_a_blocked_target_is_shown_and_delivered_by_promoting_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kit = MissionKit(tmp_path)
     outside = FakePlace(tmp_path, blocked="closed for today")
     app = kit.app()
@@ -29,6 +34,12 @@ async def test_a_blocked_target_is_delivered_by_promoting_again(tmp_path: Path) 
             state = await missions.run(mission)
             assert (state.status, state.deliveries["fake"].state) == ("promoted", "blocked")
             assert state.exported == state.commit
+            details = mission_details(state, [], None)
+            show_details(Output(as_json=False), state, details)
+            shown = capsys.readouterr().out
+            assert [each.target for each in details.deliveries] == ["fake"]
+            assert "\ndelivery  fake: blocked" in shown
+            assert "closed for today" in shown.partition("delivery  fake: ")[2].partition("\n")[0]
             outside.blocked = ""
             again = await missions.promote(mission, identity="ada")
     finally:

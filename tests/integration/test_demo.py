@@ -72,7 +72,7 @@ def test_the_demo_prints_all_its_steps_and_names_the_scripted_parts(kept: Kept) 
         "mission promoted",
         "attempt 1 0.0210 USD for 3 replies; attempt 2 0.0235 USD for 2 replies (play money)",
         "+    return price * (100 - percent) // 100",
-        "made after an action, 2 changed",
+        "made after an action, files changed: 2",
         "model       My first version is right.",
         "mission refused",
         "no replies were requested again",

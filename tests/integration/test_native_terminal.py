@@ -228,7 +228,8 @@ class TestPromotion:
         shown = place.terminal(*self.AGENT)
         shown.until("Promote it? [y/N]")
         before = shown.shown.partition("This needs a person")[0]
-        assert "checks" in " ".join(before.splitlines()[-2:])  # why it is asked
+        assert "checks" in " ".join(before.splitlines()[-4:])  # why it is asked
+        assert "chargehand mission diff m-" in before.splitlines()[-1]
         shown.say(f"{result}\n")
         assert shown.end() == code
         state = place.state()

@@ -44,6 +44,9 @@ def test_red_base_ask_waits_for_a_person_and_follows_the_answer(cli: Cli, repo: 
     result = cli.say("run", "mend it", "--agent", MEND, *CHECK, "--red-base", "ask", cwd=repo)
     assert (result.code, result.document["status"], result.reasons) == (3, "waiting", {"base_red"}), result
     assert cli.state(result).attempts == []
+    asked = result.document["question"]
+    assert len(set(asked["meanings"])) == len(asked["options"]) == 5
+    assert not any(meaning in asked["text"] for meaning in asked["meanings"])
     mission = result.document["mission"]
     assert cli.say("mission", "answer", mission, "fix", cwd=repo).code == 0
     done = cli.say("worker", "--until-idle", cwd=repo)

@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from chargehand import __version__
 from chargehand.cli.main import chargehand
+from chargehand.core.mission_events import MissionCreated
+from chargehand.core.records import MissionRequest
 
 HEAVY = (
     "sqlalchemy",
@@ -50,6 +54,13 @@ def test_help_fits_eighty_columns(path: tuple[str, ...], command: click.Command)
     with click.Context(command, info_name=" ".join(("chargehand", *path)), terminal_width=80) as context:
         lines = command.get_help(context).splitlines()
     assert [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("group", sorted({path[0] for path in COMMANDS if len(path) > 1}))
+def test_a_group_lists_its_commands_with_whole_sentences(group: str) -> None:
+    listed = CliRunner().invoke(chargehand, [group, "--help"], standalone_mode=False).output
+    assert "Commands:" in listed
+    assert "..." not in listed.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp437", "utf-8"])
@@ -154,6 +165,33 @@ def test_completion_works_without_heavy_modules() -> None:
     )
     assert done.stdout.strip() == "plain,rollback"
     assert done.stderr.strip() == "[]"
+
+
+def test_arguments_of_missions_secrets_and_artifacts_are_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chargehand.app.composition import App
+
+    monkeypatch.setenv("CHARGEHAND_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # outside of a repository all missions are here
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+
+    def complete(*words: str, incomplete: str = "") -> list[str]:
+        shell = ShellComplete(chargehand, {}, "chargehand", "_CHARGEHAND_COMPLETE")
+        return [each.value for each in shell.get_completions([*words], incomplete)]
+
+    wanted = {("secret", "remove"): "SHOP_KEY", ("secret", "set"): "SHOP_KEY", ("artifact", "show"): ""}
+    audit = (("artifact", "list"), ("audit", "verify"), ("audit", "export"), ("audit", "provenance"))
+    wanted |= dict.fromkeys(audit, "last")
+    assert [complete(*words) for words in wanted] == [[]] * len(wanted)
+    with App.open() as app:
+        app.credentials.set("SHOP_KEY", "x")
+        request = MissionRequest(text="mend", agent="command:true", command=("true",), slug="mend")
+        app.store.log.append("m-1", MissionCreated(project="p", repository="/r", request=request))
+        wanted["artifact", "show"] = app.store.artifacts.put(b"content", mission="m-1", kind="output")
+    assert {words: complete(*words)[0] for words in wanted} == wanted
+    assert complete("artifact", "show", incomplete="zz") == []
 
 
 def test_version_as_text_and_as_a_document() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -13,23 +14,30 @@ from pathlib import Path
 import click
 import pytest
 from click import unstyle
+from msgspec.structs import replace
 
 from chargehand.app.composition import App
 from chargehand.cli.terminal import picking, progress
 from chargehand.cli.terminal.lines import wrap_lines
+from chargehand.cli.terminal.notices import call_person, notice_text, popup_sequence
 from chargehand.cli.terminal.options import ContinueCommand, follow_up_options, json_option
 from chargehand.cli.terminal.output import Output
 from chargehand.cli.terminal.pager import colour_patch, show_in_pager
 from chargehand.cli.terminal.progress import StepLines
-from chargehand.cli.terminal.running import ring_bell
+from chargehand.cli.terminal.prompts import forget_typed_ahead
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.mission_events import MissionCreated, VerdictGiven
 from chargehand.core.records import CheckResult, MissionRequest, Verdict
+from chargehand.core.state import MissionState
+from chargehand.core.text import printable
 from chargehand.reports.story import MissionStory
 from chargehand.store.store import Store, open_store
 
 PATCH = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n same\n"
 REQUEST = MissionRequest(text="mend", agent="command:true", command=("true",), slug="mend")
+
+EVIL = "mend\x1b]0;title\x07 the\nlogin\x9b31m" + " page" * 40
+SETTLED = MissionState(id="m-1", status="waiting", request=replace(REQUEST, text=EVIL))
 
 
 @pytest.fixture
@@ -110,6 +118,37 @@ def test_lines_wrap_at_words_and_commands_do_not() -> None:
     assert wrap_lines(command, 40) == command
 
 
+def test_a_line_of_the_log_is_no_command() -> None:
+    line = "  31  promotion    export.changed        export done (chargehand/say-hello)"
+    assert max(map(len, wrap_lines(line, 60).splitlines())) <= 60
+    assert wrap_lines(command := f"  export KEY={'x' * 60}", 60) == command
+
+
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_a_table_breaks_no_word_while_it_fits(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/srv/project/.venv/bin/python"
+    monkeypatch.setattr(Output, "width", width)
+    Output(as_json=False).table(("TOOL", "FROM", "INSIDE"), [("python", path, "shown at its own path")])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert set(lines[1].split()) >= {"python", path}
+
+
+def test_keys_pressed_before_a_question_do_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, terminal = pty.openpty()
+    with open(terminal, encoding="utf-8", closefd=True) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        os.write(ours, b"y\n")
+        select.select([stdin], [], [], 60)
+        forget_typed_ahead()
+        assert select.select([stdin], [], [], 0)[0] == []
+        os.write(ours, b"n\n")
+        assert stdin.readline() == "n\n"
+    os.close(ours)
+
+
 def test_what_a_person_saw_is_not_repeated_only_on_their_terminal() -> None:
     out = Output(as_json=False)
     out.note_seen("    model       The reply.\nsecond")
@@ -172,8 +211,64 @@ def test_the_bell_rings_for_a_person_who_waited_long(
     monkeypatch.setattr(Output, "shows_progress", terminal_there)
     places = {"CHARGEHAND_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path)}
     with App.open(environ=places | {"CHARGEHAND_ALERTS_BELL": str(wanted).lower()}, cwd=tmp_path) as app:
-        ring_bell(app, Output(as_json=False), time.monotonic() - seconds)
+        call_person(app, Output(as_json=False), time.monotonic() - seconds, SETTLED)
     assert ("\a" in capsys.readouterr().err) == rings
+
+
+ITERM, URXVT = {"TERM": "xterm-256color", "TERM_PROGRAM": "iTerm.app"}, {"TERM": "rxvt-unicode-256color"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "begin"),
+    [
+        (ITERM, "\x1b]9;"),
+        ({"TERM": "xterm-kitty"}, "\x1b]9;"),
+        (URXVT, "\x1b]777;notify;Chargehand;"),
+        ({"TERM": "foot"}, "\x1b]777;notify;Chargehand;"),
+        (ITERM | {"TMUX": "/tmp/tmux"}, ""),
+        ({"TERM": "xterm-256color", "WT_SESSION": "1"}, ""),
+        ({}, ""),
+    ],
+)
+def test_only_terminals_known_for_it_get_a_popup_sequence(environ: dict[str, str], begin: str) -> None:
+    shown = popup_sequence(text := notice_text(SETTLED), environ)
+    assert shown == (f"{begin}{text}\x1b\\" if begin else "")
+    assert len(text) == 120
+    assert text.startswith("Chargehand: waiting: mend the login")
+    assert text == printable(text)
+
+
+@pytest.mark.parametrize(
+    ("terminal_there", "wanted", "environ", "shown", "sent"),
+    [
+        (True, True, ITERM, True, False),
+        (True, True, {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/none"}, False, True),
+        (True, True, ITERM | {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/none"}, True, False),
+        (True, True, {}, False, False),
+        (True, False, ITERM | {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/none"}, False, False),
+        (False, True, ITERM | {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/none"}, False, False),
+    ],
+)
+def test_one_popup_reaches_a_person_who_waited_long_unless_they_turned_it_off(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    terminal_there: bool,
+    wanted: bool,
+    environ: dict[str, str],
+    shown: bool,
+    sent: bool,
+) -> None:
+    monkeypatch.setattr(Output, "shows_progress", terminal_there)
+    (fake := tmp_path / "notify-send").write_text('#!/bin/sh\nprintf "%s" "$4" > "$0.sent"\n')
+    fake.chmod(0o755)
+    places = {"CHARGEHAND_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path)}
+    found = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CHARGEHAND_ALERTS_DESKTOP": str(wanted).lower()}
+    with App.open(environ=places | found | environ, cwd=tmp_path) as app:
+        call_person(app, Output(as_json=False), time.monotonic() - 31, SETTLED)
+    assert ("\x1b]9;Chargehand: waiting" in capsys.readouterr().err) == shown
+    told = tmp_path / "notify-send.sent"
+    assert (told.read_text() if told.exists() else "") == (notice_text(SETTLED) if sent else "")
 
 
 def test_a_configuration_that_broke_meanwhile_hides_no_result(
@@ -184,7 +279,7 @@ def test_a_configuration_that_broke_meanwhile_hides_no_result(
     (tmp_path / "chargehand/config.toml").write_text("[alerts\n")
     places = {"CHARGEHAND_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path)}
     with App.open(environ=places, cwd=tmp_path) as app:
-        ring_bell(app, Output(as_json=False), time.monotonic() - 31)
+        call_person(app, Output(as_json=False), time.monotonic() - 31, SETTLED)
     assert capsys.readouterr().err == ""
 
 

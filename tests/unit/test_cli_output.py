@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chargehand.app.missions import resolve_option
+from chargehand.cli.terminal.lines import option_lines
 from chargehand.cli.terminal.output import Output, local_time
 from chargehand.cli.terminal.rendering import (
     exit_code,
@@ -349,6 +350,41 @@ def test_an_answer_with_spaces_is_quoted_in_its_command() -> None:
     waits = state(status="waiting", plan=PlanProgress(), questions={asked.id: asked})
     command = next_commands(waits)[0]
     assert shlex.split(command) == ["chargehand", "mission", "answer", "m-1", "go on"]
+
+
+@pytest.mark.parametrize("columns", [None, 60, 80])
+def test_each_option_of_a_question_has_a_line_with_its_meaning(
+    columns: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, meanings = ("leave out", "stop"), ("ignore these tests, whether they pass or fail", "end the mission")
+    asked = Question(id="q", text="?", options=options, meanings=meanings, tree="t", attempt=None, closed=True)
+    waits = state(status="waiting", questions={asked.id: asked})
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    show_result(Output(as_json=False), waits)
+    shown = terminal.getvalue() if columns is not None else capsys.readouterr().out
+    lines = shown.splitlines()
+    place = next(number for number, line in enumerate(lines) if "answers   1  leave out  ignore" in line)
+    stop = lines.index(f"{'':12}2  stop       end the mission")
+    words = " ".join("\n".join(lines[place:stop]).split())
+    assert words == f"answers 1 leave out {meanings[0]}"
+    assert all(len(line) <= (columns or 200) for line in lines[place:stop])
+    assert all(line.startswith(" " * 26) for line in lines[place + 1 : stop])
+    assert (stop - place > 1) == (columns == 60)
+
+
+def test_options_that_a_person_saw_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Question(id="q", text="?", options=("left", "right"), tree="t", attempt=None)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    out = Output(as_json=False)
+    for line in option_lines(asked.options, asked.meanings):
+        out.note_seen(line)
+    show_result(out, state(status="waiting", questions={asked.id: asked}))
+    assert "right" not in terminal.getvalue()
+    show_result(Output(as_json=False), state(status="waiting", questions={asked.id: asked}))
+    assert "right" in terminal.getvalue()
 
 
 def paid(*calls: tuple[float | None, float | None]) -> AttemptState:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from chargehand import __version__
 from chargehand.cli.main import chargehand
-from chargehand.cli.terminal.commands import COMMANDS, PLACES, SHORT, expand_words, quoted, unknown_command
+from chargehand.cli.terminal.commands import COMMANDS, PLACES, SHORT, expand_words, quoted
+from chargehand.cli.terminal.phrases import unknown_command
 
 KNOWN = (*PLACES, *SHORT)
 

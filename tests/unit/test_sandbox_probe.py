@@ -12,6 +12,7 @@ from chargehand.core.errors import TierUnavailableError
 from chargehand.core.ports import MountPlan, sandbox_ids
 from chargehand.sandbox.contract import Sandbox, SandboxSpec
 from chargehand.sandbox.probe import DRIVERS, probe, probe_tier
+from chargehand.sandbox.process import remedies
 from chargehand.sandbox.process import remedies as _mend
 from chargehand.sandbox.process.remedies import remedy_for, tier_unavailable
 from chargehand.sandbox.process_tier import ProcessTier
@@ -41,7 +42,8 @@ def stand_in(directory: Path, message: str, *, code: int = 1) -> None:
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A private /proc/sys, so that the machine's settings do not matter."""
+    """A private /proc/sys and no container, so that the machine does not matter."""
+    monkeypatch.setattr(remedies, "CONTAINER_MARKS", ())
     root = tmp_path / "sys"
     for name in ("kernel", "user"):
         (root / name).mkdir(parents=True)
@@ -167,6 +169,18 @@ def test_every_message_has_a_way_out() -> None:
     assert remedy_for("something nobody has seen") == remedy_for("") != ""
     error = tier_unavailable("")
     assert (error.exit_code, "no reason given" in error.message) == (5, True)
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_container_without_rights_gets_the_flags_to_start_it_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refused = "launcher: [Errno 1] unshare: Operation not permitted"
+    monkeypatch.setattr(remedies, "CONTAINER_MARKS", (tmp_path / "mark",))
+    assert "docker run" not in remedy_for(refused)
+    (tmp_path / "mark").touch()
+    assert "docker run --cap-add SYS_ADMIN" in remedy_for(refused)
+    assert "docker run" not in remedy_for("the sandbox ended with 1")
 
 
 @pytest.mark.parametrize("tool", ["apt-get", "dnf", "pacman", "zypper", "apk"])

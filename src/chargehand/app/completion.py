@@ -1,4 +1,4 @@
-"""Names that a shell completes: missions, agents, models, teams, tiers and configuration keys.
+"""Names that a shell completes: missions, artifacts, secrets, agents, models, teams, tiers, configuration keys.
 
 A shell shows no errors: what cannot be read completes nothing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chargehand.app.configuration import list_secrets
 from chargehand.app.missions import ListRequest, list_missions, listed_status
 from chargehand.app.selection.teams import team_files
 from chargehand.configuration.keys import NAME, NAMED, entry_keys, section_keys
@@ -18,6 +19,7 @@ from chargehand.core.text import shown_path
 from chargehand.reports.reading import StateReader
 
 _MOST_MISSIONS = 50
+_MOST_ARTIFACTS = 50
 _TITLE_CHARACTERS = 40
 
 
@@ -46,6 +48,27 @@ def entry_names(kind: str, environ: Mapping[str, str]) -> list[str]:
     with StateReader.open(environ=environ) as reader:
         config = _user_configuration(reader)
     return sorted({"native", *config.agents} if kind == "agents" else config.models)
+
+
+def secret_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the stored secrets."""
+    try:
+        with StateReader.open(environ=environ) as reader:
+            return [each.name for each in list_secrets(reader).secrets]
+    except ChargehandError:
+        return []
+
+
+def artifact_names(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the ids of the newest artifacts, the newest first, each with its kind and mission."""
+    try:
+        if not state_home(environ).is_dir():
+            return {}
+        with StateReader.open(environ=environ) as reader:
+            rows = reader.store.artifacts.list()[: -_MOST_ARTIFACTS - 1 : -1]
+    except ChargehandError:
+        return {}
+    return {row.id: f"{row.kind} of {row.mission}" for row in rows}
 
 
 def key_names(environ: Mapping[str, str]) -> list[str]:

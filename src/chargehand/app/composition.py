@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from chargehand import __version__
 from chargehand.app.preparation import Preparation
 from chargehand.app.sandboxes import Sandboxes
 from chargehand.app.selection.agents import requested_agent
+from chargehand.app.selection.outcomes import make_decider
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ProjectBase, Session
@@ -53,8 +55,8 @@ class App(StateReader):
     """Chargehand for one state directory: reads it, and builds everything that changes it.
 
     `role` is the role of this process among the workers: a `command` ends with the missions that a person named.
-    `decider` has the chooser of all agents and models, by default the fixed rules. Commands use `preparation` and
-    `sandboxes` before they change anything.
+    `decider` has the chooser of all agents and models, by default that of the user's configuration. Commands use
+    `preparation` and `sandboxes` before they change anything.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class App(StateReader):
         decider: Decider | None = None,
     ) -> None:
         super().__init__(environ=environ, cwd=cwd, clock=clock, actor=actor, starts_workers=starts_workers)
-        self.decider = decider or Decider()
+        self._decider = decider
         self.controls = Controls()
         self._standings = ProviderHealthRegistry()
         self._role = role
@@ -77,7 +79,7 @@ class App(StateReader):
         self._member: Membership | None = None
         self._taking_orders = 0
         self._tiers = OpenTiers()
-        self.preparation = Preparation(self, self.decider)
+        self.preparation = Preparation(self, lambda: self.decider)
         self.sandboxes = Sandboxes(self, self.preparation)
 
     @classmethod
@@ -97,6 +99,11 @@ class App(StateReader):
         super().close()
         if self._member is not None:
             self._member.leave()
+
+    @cached_property
+    def decider(self) -> Decider:
+        """The chooser of agents and models: the given one, else that of the user's own configuration."""
+        return self._decider or make_decider(self.user_configuration().config.decisions, lambda: self.store)
 
     @property
     def engine_url(self) -> str:

@@ -249,7 +249,7 @@ class _Demo:
         self._step("diff", b"+    return price * (100 - percent) // 100" in patch)
         self._command(f"chargehand checkpoint list {state.id}")
         for point in state.checkpoints:
-            self._text(f"  {point.commit[:12]}  made after an {point.trigger}, {point.changed} changed")
+            self._text(f"  {point.commit[:12]}  made after an {point.trigger}, files changed: {point.changed}")
         self._step("checkpoints", len(state.checkpoints) > 1, count=len(state.checkpoints))
 
     def _fork(self, state: MissionState) -> None:

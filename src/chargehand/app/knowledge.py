@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import msgspec
 
+from chargehand.configuration.extras import require_extra
 from chargehand.core.errors import (
     ChargehandError,
     InfrastructureError,
@@ -154,20 +156,18 @@ def query_posterior(
 ) -> PosteriorView:
     """Return the joint distribution of nodes given evidence such as `node=state` or `node=state:0.7,other:0.3`.
 
-    Raises `NotFoundError`; `UsageError`: `evidence_invalid`, `evidence_impossible`, `network_too_large`.
+    Raises `NotFoundError`; `UsageError`: `evidence_invalid`, `evidence_impossible`, `network_too_large`,
+    `not_installed`.
     """
-    import numpy as np
-
+    require_extra("decisions")
     from chargehand.decisions.belief_inference import query_network
 
     row, network = load_network(reader, name, number=number)
     posterior = query_network(network, targets, read_evidence(network, given))
     states = [network.node(target).states for target in posterior.targets]
     outcomes = tuple(
-        StateProbability(
-            states=tuple(own[index] for own, index in zip(states, place, strict=True)), probability=float(value)
-        )
-        for place, value in np.ndenumerate(posterior.probabilities)
+        StateProbability(states=each, probability=value)
+        for each, value in zip(product(*states), posterior.probabilities.ravel().tolist(), strict=True)
     )
     return PosteriorView(
         network=row,
@@ -183,6 +183,7 @@ def update_network(reader: StateReader, name: str, content: str, *, by: Caller) 
 
     Raises `NotFoundError`, `UsageError` (`cases_invalid`) with line, value and reason.
     """
+    require_extra("decisions")
     from chargehand.decisions.belief_inference import learn_cases
 
     for turn in range(1, _MOST_TRIES + 1):

@@ -243,6 +243,7 @@ def question_document(mission: str, asked: Question) -> QuestionDocument:
         closed=asked.closed,
         expires=asked.expires,
         default=asked.default,
+        meanings=asked.meanings,
     )
 
 

@@ -336,9 +336,9 @@ class _AgentQuestions:
         offers.append(("none for now", lambda: None))
         what = "a model" if only_models else "an agent"
         self._prompts.notice(f"Choose {what} for your own configuration ({user_config_path(self._app.environ)}):")
-        for number, (title, _) in enumerate(offers, 1):
-            self._prompts.notice(f"  {number}  {title}")
         while True:
+            for number, (title, _) in enumerate(offers, 1):
+                self._prompts.notice(f"  {number}  {title}")
             number = self._prompts.number("Which one?", largest=len(offers))
             try:
                 return offers[number - 1][1]()
@@ -411,7 +411,7 @@ class _AgentQuestions:
             self._prompts.notice(f"{'It works: ' if probe.fine else ''}{describe_probe(probe)}")
             if not probe.fine:
                 again = "paste the key again" if secret_name else "try again"
-                self._prompts.notice(f"again: {again}; keep: use it as it is; other: choose something else")
+                self._prompts.notice(f"  again  {again}\n  keep   use it as it is\n  other  choose something else")
                 answer = self._prompts.word("What now?", words=("again", "keep", "other"))
                 if answer == "other":
                     raise _ChooseAgainError

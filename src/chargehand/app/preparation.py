@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -33,9 +33,9 @@ from chargehand.workspace.repository import find_repository
 
 
 class Preparation:
-    """Prepares work with one state directory; `decider` chooses the agents of tasks."""
+    """Prepares work with one state directory; `decider` returns the chooser of the agents of tasks."""
 
-    def __init__(self, reader: StateReader, decider: Decider) -> None:
+    def __init__(self, reader: StateReader, decider: Callable[[], Decider]) -> None:
         self._reader = reader
         self._decider = decider
 
@@ -198,7 +198,7 @@ class Preparation:
             environ=self._reader.environ,
             keys=self._reader.credentials,
             artifacts=self._reader.store.artifacts,
-            decider=self._decider,
+            decider=self._decider(),
         )
 
     def plan_check(self, found: ProjectBase, resolved: ResolvedConfig) -> PlanCheck:

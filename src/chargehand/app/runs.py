@@ -122,11 +122,19 @@ def assign_role(
     environ: Mapping[str, str],
     keys: KeySource,
     decider: Decider | None = None,
+    project: str = "",
 ) -> RoleAssignment:
     """Return the requested role with its agent; raise as `RoleCatalogue.find` and `choose_for_request` do."""
     role, file = roles.find(options.role or DEVELOPER, resolved.config)
     chosen, reasons = choose_for_request(
-        resolved.config, environ, keys, agent=options.agent, model=options.model, role=role, decider=decider
+        resolved.config,
+        environ,
+        keys,
+        agent=options.agent,
+        model=options.model,
+        role=role,
+        decider=decider,
+        kind=project,
     )
     return RoleAssignment(role=role, file=file, choice=agent_choice(chosen, reasons), reasons=reasons)
 
@@ -477,6 +485,7 @@ def _assign_ready(app: App, found: ProjectBase, resolved: ResolvedConfig, reques
         environ=app.environ,
         keys=app.credentials,
         decider=app.decider,
+        project=found.project.id,
     )
     choice = assignment.choice
     models = (*((choice.model,) if choice.model else ()), *choice.fallback)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option
+from chargehand.cli.terminal.options import CommandGroup, json_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -18,7 +18,7 @@ _LARGEST_BYTES = 64 * 1024
 _password_option = click.option("--password-stdin", is_flag=True, help="Read the password from stdin, one line.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def user() -> None:
     """Manage the accounts of the server.
 
@@ -177,7 +177,7 @@ def log(limit: int, out: Output) -> None:
     out.table(("TIME", "BY", "ACTION", "SUBJECT", "FROM", "OUTCOME"), rows)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def token() -> None:
     """Manage tokens, with which programs use the server's API."""
 

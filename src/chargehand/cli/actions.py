@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chargehand.cli.terminal.options import json_option, repo_option, time_option
+from chargehand.cli.terminal.options import CommandGroup, json_option, repo_option, time_option
 
 if TYPE_CHECKING:
     from chargehand.app.actions import Actions
@@ -28,7 +28,7 @@ def _mission_option(function: _F) -> _F:
     return click.option("--mission", required=True, metavar="MISSION", help="The mission it is about.")(function)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def git() -> None:
     """Fetch branches; merge, rebase, describe and push the results of missions.
 
@@ -138,7 +138,7 @@ def _run_on_mission(
         return run_action(actions, out, held, detach=detach, ask=ask)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def action() -> None:
     """Show actions (`git …`, `exec --detach`), cancel them, answer their questions.
 

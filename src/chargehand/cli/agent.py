@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import complete_names, json_option, repo_option
+from chargehand.cli.terminal.options import CommandGroup, complete_names, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def agent() -> None:
     """List the agents that missions can use, and test them."""
 

@@ -8,19 +8,19 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from chargehand.cli.storage import show_problems
-from chargehand.cli.terminal.options import json_option
+from chargehand.cli.terminal.options import CommandGroup, complete_missions, json_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def audit() -> None:
     """Prove that the log has not been changed."""
 
 
 @audit.command()
-@click.argument("mission", required=False)
+@click.argument("mission", required=False, shell_complete=complete_missions)
 @click.option(
     "--head",
     type=click.File("rb"),
@@ -68,7 +68,7 @@ def verify(mission: str | None, head: IO[bytes] | None, export: IO[bytes] | None
 
 
 @audit.command()
-@click.argument("mission", required=False)
+@click.argument("mission", required=False, shell_complete=complete_missions)
 @click.option("--all", "every", is_flag=True, help="Export all missions.")
 @click.option("--output", type=click.Path(path_type=Path), help="Write to this new file (default: stdout).")
 @json_option
@@ -97,7 +97,7 @@ def export(mission: str | None, every: bool, output: Path | None, out: Output) -
 
 
 @audit.command()
-@click.argument("mission", required=False)
+@click.argument("mission", required=False, shell_complete=complete_missions)
 @click.option("--commit", metavar="COMMIT", help="Verify this commit of the repository you are in.")
 @json_option
 def provenance(mission: str | None, commit: str | None, out: Output) -> int:

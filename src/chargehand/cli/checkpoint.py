@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import complete_missions, json_option, named_mission_argument, pager_option
+from chargehand.cli.terminal.options import (
+    CommandGroup,
+    complete_missions,
+    json_option,
+    named_mission_argument,
+    pager_option,
+)
 
 if TYPE_CHECKING:
     from chargehand.app.checkpoints import PlannedRestore
@@ -23,7 +29,7 @@ _mission_option = click.option(
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would happen to each file.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def checkpoint() -> None:
     """List, compare and restore the checkpoints of a mission.
 
@@ -65,7 +71,7 @@ def show(checkpoint: str, mission: str, out: Output) -> None:
     point = found.checkpoint
     out.text(f"checkpoint {point.commit}", bold=True)
     out.text(f"mission    {found.mission}")
-    out.text(f"made at    {point.trigger}, {point.changed} changed since the one before")
+    out.text(f"made at    {point.trigger}, files changed since the one before: {point.changed}")
     out.text(f"tree       {point.tree}")
     out.text(f"parent     {point.parent}")
     show_line_counts(out, found.files)

@@ -10,10 +10,10 @@ import click
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
-from chargehand.cli.terminal.options import complete_keys, json_option, repo_option
+from chargehand.cli.terminal.options import CommandGroup, complete_keys, json_option, repo_option
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Show and change the configuration."""
 

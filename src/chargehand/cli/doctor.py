@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option
+from chargehand.cli.terminal.options import CommandGroup, json_option
 
 if TYPE_CHECKING:
     from chargehand.app.diagnosis import Diagnosis
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chargehand.sandbox.probe import ProbePart
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def sandbox() -> None:
     """Prepare what a sandbox tier needs."""
 
@@ -62,12 +62,14 @@ def doctor(out: Output) -> int:
         found = run_loop(lambda: examine(app))
     out.document(found)
     width = max(len(part.name) for part in found.parts)
+    fixes = set[str]()
     for part in found.parts:
         # "no" is not a failure: these drivers come after the one in use.
         word = "ok" if part.ok else "no" if part.name in found.unneeded else "failed"
         out.text(f"{word:<6}  {part.name:<{width}}  {part.detail}", **({"fg": "red"} if word == "failed" else {}))
-        if word == "failed":
+        if word == "failed" and part.mend not in fixes:  # parts that fail for the same reason have the same fix
             _show_fix(out, part, indent=width + 2)
+            fixes.add(part.mend)
     if found.tier is None or found.drivers is None:
         out.text("No sandbox works here: missions are refused until this is fixed.", bold=True)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chargehand.cli.terminal.options import json_option
+from chargehand.cli.terminal.options import CommandGroup, json_option
 
 if TYPE_CHECKING:
     from chargehand.app.gateways import GatewayEvent
@@ -41,7 +41,7 @@ def _serving_options(function: _F) -> _F:
     return function
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def gateway() -> None:
     """Serve models to any program: live, recorded, or from a script.
 

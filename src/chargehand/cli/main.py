@@ -17,16 +17,14 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from chargehand.cli.terminal.commands import COMMANDS, PLACES, SHORT, expand_words, unknown_command
-from chargehand.cli.terminal.failures import CommandUsageError, guarded, json_wanted
-from chargehand.cli.terminal.options import PROGRAM, no_colour_option, run_elsewhere, server_options
+from chargehand.cli.terminal.commands import COMMANDS, PLACES, SHORT, expand_words
+from chargehand.cli.terminal.failures import guarded, json_wanted
+from chargehand.cli.terminal.options import PROGRAM, CommandGroup, no_colour_option, run_elsewhere, server_options
 
-# The length of a command's description in a list: none is cut.
-_WHOLE = 200
 _AGAIN_SECONDS = 0.002
 
 
-class Root(click.Group):
+class Root(CommandGroup):
     """Ends every run with a documented exit code, and reports every error as one message.
 
     A command is imported when it is named, or when all commands are listed.
@@ -48,23 +46,15 @@ class Root(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of a command line; an unknown word is explained."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            if ctx.resilient_parsing:
-                return None, None, args[1:]
-            message, hint = unknown_command(args[0], args[1:], (*PLACES, *SHORT))
-            raise CommandUsageError(message, hint, ctx)
-        return super().resolve_command(ctx, args)
+    def known_words(self, ctx: click.Context) -> tuple[str, ...]:
+        """Return the names of all commands, and the short words."""
+        return (*PLACES, *SHORT)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write all commands, by the task that they serve, with whole sentences."""
         for task, names in COMMANDS.items():
             with formatter.section(task):
-                rows = [(name, self.get_command(ctx, name)) for name in names]
-                formatter.write_dl([(name, found.get_short_help_str(_WHOLE)) for name, found in rows if found])
+                self.write_commands(ctx, formatter, names)
         with formatter.section("Short forms"):
             formatter.write_text(f"chargehand {', '.join(SHORT)} (of a mission); help COMMAND; version")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chargehand.cli.terminal.options import (
+    CommandGroup,
     ContinueCommand,
     TextCommand,
     complete_missions,
@@ -34,7 +35,7 @@ _STATUSES = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def mission() -> None:
     """Look at missions, and decide on them.
 
@@ -372,6 +373,7 @@ def answer(mission: str, text: str | None, task: str | None, out: Output) -> int
     """
     from chargehand.app.composition import App
     from chargehand.app.missions import addressed_mission, answer_mission, question_document
+    from chargehand.cli.terminal.lines import option_lines
     from chargehand.cli.terminal.prompts import ask_question, question_heading
     from chargehand.cli.terminal.rendering import print_result
 
@@ -381,13 +383,13 @@ def answer(mission: str, text: str | None, task: str | None, out: Output) -> int
         asked = meant.question
         if text is None and asked is not None:
             # In a pipe the question itself is the result: a program reads it and calls again with TEXT.
-            text = ask_question(asked) if out.can_ask else None
+            text = ask_question(out, asked) if out.can_ask else None
             if text is None:
                 out.document(question_document(meant.mission, asked))
                 out.text(question_heading(asked), bold=True)
                 out.text(asked.text)
-                for number, option in enumerate(asked.options, start=1):
-                    out.text(f"  {number}  {option}")
+                for line in option_lines(asked.options, asked.meanings):
+                    out.text(line)
                 if asked.deadline:
                     out.text(asked.deadline)
                 out.text(f"answer:   chargehand mission answer {meant.mission} TEXT")

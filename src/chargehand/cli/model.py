@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import complete_names, json_option, repo_option
+from chargehand.cli.terminal.options import CommandGroup, complete_names, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -27,7 +27,7 @@ _FACTS = {
 _YES_NO = {True: "yes", False: "no", None: "not known"}
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def model() -> None:
     """List the models that agents can use, and test them."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.terminal.options import json_option, mission_argument, repo_option
+from chargehand.cli.terminal.options import CommandGroup, json_option, mission_argument, repo_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -17,7 +17,7 @@ _EXITS = {"allow": 0, "deny": 1, "ask": 3}
 _COLOURS = {"allow": "green", "deny": "red", "ask": "yellow"}
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def policy() -> None:
     """Show and test the rules that judge what agents do."""
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import base_option, json_option, repo_option
+from chargehand.cli.terminal.options import CommandGroup, base_option, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def project() -> None:
     """Show projects, trust their configuration, prepare their environment."""
 
@@ -188,7 +188,7 @@ def log(repo: Path | None, out: Output) -> None:
     show_project_log(out, repo=repo)
 
 
-@project.group()
+@project.group(cls=CommandGroup)
 def hook() -> None:
     """Manage a pre-commit hook that checks the format of staged files."""
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import complete_roles, json_option, repo_option
+from chargehand.cli.terminal.options import CommandGroup, complete_roles, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def role() -> None:
     """List the roles that agents can work in: their instructions, tools and permissions."""
 
@@ -100,7 +100,7 @@ def path(name: str | None, repo: Path | None, out: Output) -> None:
     out.text(found.path)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def team() -> None:
     """List the teams that a request can go through: roles in order, and who reviews whose results."""
 

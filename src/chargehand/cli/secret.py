@@ -10,19 +10,19 @@ import click
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
-from chargehand.cli.terminal.options import json_option
+from chargehand.cli.terminal.options import CommandGroup, complete_secrets, json_option
 
 # More than any secret may have: the rules of secrets refuse longer values, which are never truncated.
 _LARGEST_BYTES = 64 * 1024
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def secret() -> None:
     """Store the keys of model providers on this machine, out of every sandbox."""
 
 
 @secret.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_secrets)
 @json_option
 def set_(name: str, out: Output) -> None:
     """Store a secret in the system's keyring, or without one in a file that only you can read.
@@ -78,7 +78,7 @@ def list_(out: Output) -> None:
 
 
 @secret.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_secrets)
 @json_option
 def remove(name: str, out: Output) -> None:
     """Delete a stored secret."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.terminal.options import json_option, repo_option
+from chargehand.cli.terminal.options import CommandGroup, json_option, repo_option
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.interrupt import Stop
@@ -167,7 +167,7 @@ def up(out: Output, *, host: str, port: int, link: bool, no_worker: bool, **opti
         )
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--prometheus", is_flag=True, help="Print them as rules of Prometheus, with your thresholds.")
 @json_option
 @click.pass_context

@@ -167,20 +167,21 @@ def _show_ends(out: Output, stats: StatisticsDocument) -> None:
     if stats.attempts.ended:
         # With one agent the sum would only repeat its row.
         by_agent = {**stats.agents, "all agents": stats.attempts} if len(stats.agents) > 1 else stats.agents
-        rows = [
-            (
-                name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…",
-                attempts.ended,
-                attempts.succeeded,
-                *attempts.by_class.values(),
-                _format_value(attempts.seconds.p50, "{:.1f} s"),
-                _cost(attempts.cost),
-            )
+        named = [
+            (name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…", attempts)
             for name, attempts in by_agent.items()
         ]
-        heads = tuple(kind.upper() for kind in stats.attempts.by_class)
+        rows = [
+            (name, one.ended, one.succeeded, _format_value(one.seconds.p50, "{:.1f} s"), _cost(one.cost))
+            for name, one in named
+        ]
         out.text()
-        out.table(("ATTEMPTS BY", "ENDED", "SUCCEEDED", *heads, "P50", "COST"), rows)
+        out.table(("ATTEMPTS BY", "ENDED", "SUCCEEDED", "P50", "COST"), rows)
+        # In a table of its own: at 80 columns both together would not fit.
+        causes = [(name, *one.by_class.values()) for name, one in named if any(one.by_class.values())]
+        if causes:
+            out.text()
+            out.table(("FAILURES OF", *(kind.upper() for kind in stats.attempts.by_class)), causes)
     if stats.causes:
         out.text()
         out.table(

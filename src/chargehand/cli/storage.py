@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.terminal.options import json_option, mission_argument, repo_option
+from chargehand.cli.terminal.options import (
+    CommandGroup,
+    complete_artifacts,
+    json_option,
+    mission_argument,
+    repo_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 _KINDS = ("workspaces", "bases", "layers", "litter")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def branch() -> None:
     """Remove branches of missions from your repository."""
 
@@ -128,7 +134,7 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def store() -> None:
     """Maintain the state directory: check it, back it up, restore it."""
 
@@ -238,7 +244,7 @@ def rebuild(out: Output) -> None:
     out.text(f"Rebuilt the rows of {count_text(report.missions, 'mission')}: {found}.")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def artifact() -> None:
     """Show the artifacts of missions: reports, outputs, snapshots of failed attempts."""
 
@@ -263,7 +269,7 @@ def list_(mission: str, out: Output) -> None:
 
 
 @artifact.command()
-@click.argument("artifact")
+@click.argument("artifact", shell_complete=complete_artifacts)
 @json_option
 def show(artifact: str, out: Output) -> None:
     """Print an artifact, given by its id or the start of it.

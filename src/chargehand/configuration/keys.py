@@ -26,6 +26,7 @@ from chargehand.core.config import (
     ActionsConfig,
     AgentConfig,
     AlertsConfig,
+    DecisionsConfig,
     EngineConfig,
     ExtensionsConfig,
     LimitsConfig,
@@ -54,6 +55,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("alerts", AlertsConfig),
     ("log", LogConfig),
     ("traces", TracesConfig),
+    ("decisions", DecisionsConfig),
     ("extensions", ExtensionsConfig),
 )
 AGENTS = "agents"

@@ -42,6 +42,7 @@ SENTENCES: Mapping[ReasonCode, str] = {
     "probe": "it gets a probe after failing too often",
     "patch": "no model answers, and the request is a patch",
     "retry": "the choice for the next round",
+    "learned": "{subject}: {source}",  # the source has chance, price and the number of outcomes
     "not_worth_it": "another try is not worth its cost",
     # Why a candidate is excluded.
     "breaker_open": "{subject} failed too often",
@@ -184,6 +185,7 @@ class TriedCandidate(Struct, frozen=True, kw_only=True):
 class ChoiceContext(Struct, frozen=True, kw_only=True):
     """All facts about one choice; a moment leaves the fields empty that it does not know.
 
+    `kind` names what has its own prices and rates: the project.
     `candidates` are possible and respect `fixed`. `settings` are ordered by precedence. `current` is the choice so
     far (for a task: the whole mission's), with its `current_reasons`; a person named the parts in `current_named`
     for the whole run. A task that `inherits` has no role, agent or needs; `same_role`: it has the mission's role.
@@ -192,6 +194,7 @@ class ChoiceContext(Struct, frozen=True, kw_only=True):
     """
 
     moment: Moment
+    kind: str = ""
     candidates: tuple[PossibleCandidate, ...] = ()
     fixed: FixedChoice = FixedChoice()
     settings: tuple[StandingSetting, ...] = ()
@@ -239,11 +242,16 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class ChoiceOutcome(Struct, frozen=True, kw_only=True):
-    """The end of work by a candidate; the cost in USD is `None` if unknown."""
+    """The end of work by a candidate; the cost in USD is `None` if unknown.
+
+    `work` is the mission that it was done for, `kind` as in `ChoiceContext`.
+    """
 
     candidate: Candidate
     is_good: bool
     cost_usd: float | None = None
+    kind: str = ""
+    work: str = ""
 
 
 class ChoiceHistory(Struct, frozen=True, kw_only=True):

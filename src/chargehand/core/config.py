@@ -59,7 +59,7 @@ class ProjectConfig(Struct, frozen=True, kw_only=True):
     setup: Annotated[
         str | None,
         KeySpec(
-            "command whose result becomes the environment layer; absent: detected if checks need it; '': none",
+            "command whose result becomes the environment layer; absent: detected if checks need it; '': no setup",
             meet="repo",
             form="setup",
             host=True,
@@ -138,9 +138,9 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
         str | None,
         KeySpec("the CLI of a cli agent; of acp: the CLI whose settings it gets", meet="repo", names="clis"),
     ] = None
-    patch: Annotated[
-        str | None, KeySpec("file that a patch agent applies; absent: the request is the patch", form="path")
-    ] = None
+    patch: Annotated[str | None, KeySpec("file that a patch agent applies; absent: the request", form="path")] = (
+        None
+    )
     model: Annotated[
         str | None,
         KeySpec(
@@ -165,12 +165,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     """[models.NAME]: a model and its endpoint; only from the user or a trusted repository."""
 
     provider: Annotated[str, KeySpec("provider of the model", names="providers")] = "openai-compatible"
-    model: Annotated[
-        str | None, KeySpec("the provider's name for the model; absent: the entry's own name", form="model")
-    ] = None
-    base_url: Annotated[
-        str | None, KeySpec("the provider's address; absent: its default address", form="http")
-    ] = None
+    model: Annotated[str | None, KeySpec("the provider's name for it; absent: the entry's", form="model")] = None
+    base_url: Annotated[str | None, KeySpec("the provider's address; absent: its usual one", form="http")] = None
     key: Annotated[
         str | None,
         KeySpec(
@@ -179,9 +175,9 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
             form="secret",
         ),
     ] = None
-    script: Annotated[
-        str | None, KeySpec("file of a script or recording that answers instead of a provider", form="path")
-    ] = None
+    script: Annotated[str | None, KeySpec("file of a script or recording that answers instead", form="path")] = (
+        None
+    )
     price: Annotated[float | None, KeySpec("USD per million tokens, in and out; 0 for free", form="money")] = None
     price_in: Annotated[float | None, KeySpec("USD per million tokens read", form="money")] = None
     price_out: Annotated[float | None, KeySpec("USD per million tokens written", form="money")] = None
@@ -207,18 +203,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
             form="modality",
         ),
     ] = ()
-    reasoning: Annotated[
-        bool | None, KeySpec("whether it reasons before it replies; absent: as the catalogue says")
-    ] = None
-    fallback: Annotated[
-        tuple[str, ...], KeySpec("models that answer instead if it cannot, in order", form="name")
-    ] = ()
-    concurrency: Annotated[
-        int | None, KeySpec("calls to its provider at once; absent: no limit", form="tokens")
-    ] = None
-    per_minute: Annotated[
-        int | None, KeySpec("calls to its provider started per minute; absent: no limit", form="tokens")
-    ] = None
+    reasoning: Annotated[bool | None, KeySpec("whether it reasons first; absent: as the catalogue says")] = None
+    fallback: Annotated[tuple[str, ...], KeySpec("models that answer if it cannot, in order", form="name")] = ()
+    concurrency: Annotated[int | None, KeySpec("calls to its provider at once; absent: any", form="tokens")] = None
+    per_minute: Annotated[int | None, KeySpec("calls started per minute; absent: any", form="tokens")] = None
 
 
 class RoleConfig(Struct, frozen=True, kw_only=True):
@@ -299,9 +287,9 @@ class LimitsConfig(Struct, frozen=True, kw_only=True):
             form="budget",
         ),
     ] = None
-    day_usd: Annotated[
-        float | None, KeySpec("money for all calls of a day (UTC) in USD; absent: no limit", form="budget")
-    ] = None
+    day_usd: Annotated[float | None, KeySpec("USD for all calls of a day (UTC); absent: any", form="budget")] = (
+        None
+    )
     assume_usd_per_mtok: Annotated[
         float | None,
         KeySpec(
@@ -345,7 +333,7 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     network: Annotated[
         tuple[str, ...],
         KeySpec(
-            "hosts that agents, setup and `exec` may reach, `private:` before one that is not public; empty: none",
+            "hosts that agents, setup and `exec` may reach, `private:` before private ones; empty: no host",
             meet="intersect",
             form="host",
         ),
@@ -353,8 +341,8 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     host_packages: Annotated[
         tuple[str, ...],
         KeySpec(
-            "Python packages of this machine that sandboxes show, with what they require; `all`: each of them; "
-            "empty: none, as setup installs what a project needs",
+            "Python packages of this machine that sandboxes show, with their dependencies; `all`: every package; "
+            "empty: no package, as setup installs a project's dependencies",
             form="name",
         ),
     ] = ()
@@ -482,7 +470,7 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
     calm: Annotated[float, KeySpec("time without a breach after which an alert ends", form="seconds")] = 300.0
     repeat: Annotated[float, KeySpec("least time between two notices of an alert", form="seconds")] = 3600.0
     bell: Annotated[bool, KeySpec("whether `run` rings when a mission of over 30 s waits or ends")] = True
-    desktop: Annotated[bool, KeySpec("whether notify-send, if installed, shows notices")] = True
+    desktop: Annotated[bool, KeySpec("whether alerts and, as with bell, missions show popups")] = True
     webhook: Annotated[str | None, KeySpec("address that notices are posted to as JSON", form="http")] = None
     webhook_secret: Annotated[
         str | None, KeySpec("name of the secret that signs them; absent: they are not signed", form="secret")
@@ -503,9 +491,7 @@ class AlertsConfig(Struct, frozen=True, kw_only=True):
 class TracesConfig(Struct, frozen=True, kw_only=True):
     """[traces]: where `chargehand up` sends the spans of missions, by OTLP over HTTP."""
 
-    endpoint: Annotated[
-        str | None, KeySpec("address of a collector, such as http://127.0.0.1:4318; absent: none", form="http")
-    ] = None
+    endpoint: Annotated[str | None, KeySpec("a collector, such as http://127.0.0.1:4318", form="http")] = None
     secret: Annotated[
         str | None, KeySpec("name of the secret that is sent along as the value of header", form="secret")
     ] = None
@@ -530,6 +516,14 @@ class ExtensionsConfig(Struct, frozen=True, kw_only=True):
     ] = ()
 
 
+class DecisionsConfig(Struct, frozen=True, kw_only=True):
+    """[decisions]: choices of agent and model that are learned from the outcomes of earlier missions."""
+
+    learned: Annotated[bool, KeySpec("choose agents and models by earlier outcomes")] = False
+    worth_usd: Annotated[float, KeySpec("what a solved task is worth in USD", form="budget")] = 5.0
+    explore: Annotated[bool, KeySpec("also try agents and models to learn more of them")] = True
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """The complete resolved configuration; `app` defines the order of the sources."""
 
@@ -541,6 +535,7 @@ class Config(Struct, frozen=True, kw_only=True):
     limits: LimitsConfig = LimitsConfig()
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()
+    decisions: DecisionsConfig = DecisionsConfig()
     actions: ActionsConfig = ActionsConfig()
     server: ServerConfig = ServerConfig()
     alerts: AlertsConfig = AlertsConfig()

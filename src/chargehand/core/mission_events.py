@@ -269,9 +269,9 @@ class QuestionAsked(Payload, frozen=True, kw_only=True):
     """A person is asked: `promote` whether to promote this tree, any other id is a question of an agent.
 
     `tree` is the tree that the question is bound to; `options` are proposals, and the only answers if it is
-    `closed`. After `expires` (ISO 8601, UTC; "" for never) no answer is taken: `default` then counts as the
-    answer, or if that is "" the mission needs a person. With `until` no answer is needed: `provider` has no quota
-    before then, and a worker lets the mission continue at that time.
+    `closed`; `meanings` explains each option, or is empty. After `expires` (ISO 8601, UTC; "" for never) no answer
+    is taken: `default` then counts as the answer, or if that is "" the mission needs a person. With `until` no
+    answer is needed: `provider` has no quota before then, and a worker lets the mission continue at that time.
     """
 
     question: str
@@ -287,6 +287,7 @@ class QuestionAsked(Payload, frozen=True, kw_only=True):
     closed: bool = False
     expires: str = ""
     default: str = ""
+    meanings: tuple[str, ...] = ()
 
 
 # The identity that answers a question whose time has come.

@@ -126,7 +126,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 ReasonCode = Literal[
     "option", "role_setting", "role_file", "plan", "recorded", "person_again", "person_named",
     "needs", "only_agent", "only_model", "first_with_key", "first_model", "key_set", "served_locally",
-    "probe", "patch", "retry", "not_worth_it",
+    "probe", "patch", "retry", "learned", "not_worth_it",
     "breaker_open", "unable", "tried", "no_money", "other_cause", "no_advice", "no_other_model", "no_models",
     "provider_fault", "no_agent", "several_agents", "no_model",
 ]
@@ -168,8 +168,10 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The message, with the path before it if it concerns one file."""
-        return self.message if self.path == "." else f"{shown_path(self.path)}: {self.message}"
+        """The message, with the path before it if it concerns one file and does not begin with it."""
+        path = shown_path(self.path)
+        said = self.path in ("", ".") or self.message.startswith((f"{path} ", f"{path}:"))
+        return self.message if said else f"{path}: {self.message}"
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):

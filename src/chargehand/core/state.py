@@ -65,6 +65,7 @@ class Question(Struct, frozen=True, kw_only=True):
     expires: str = ""
     default: str = ""
     expired: bool = False
+    meanings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, event: m.QuestionAsked) -> Question:
@@ -81,6 +82,7 @@ class Question(Struct, frozen=True, kw_only=True):
             closed=event.closed,
             expires=event.expires,
             default=event.default,
+            meanings=event.meanings,
         )
 
     def after(self, event: m.QuestionAnswered | m.QuestionExpired) -> Question:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct, field
 
 from chargehand.core.choices import Choice, ChoiceContext, ChoiceHistory, Chooser, find_fault
@@ -10,14 +12,14 @@ from chargehand.decisions.rules import FixedRules
 
 
 class Decider(Struct, frozen=True, kw_only=True):
-    """A chooser with its history."""
+    """A chooser with the source of its history."""
 
     chooser: Chooser = field(default_factory=FixedRules)
-    history: ChoiceHistory = ChoiceHistory()
+    history: Callable[[], ChoiceHistory] = ChoiceHistory
 
     def choose(self, context: ChoiceContext) -> Choice:
         """Return the chooser's choice; raise `InfrastructureError` (`choice_invalid`) if it is not allowed."""
-        choice = self.chooser.choose(context, self.history)
+        choice = self.chooser.choose(context, self.history())
         fault = find_fault(context, choice)
         if fault:
             message = f"the choice for this {context.moment} is not allowed: {fault}"

@@ -122,6 +122,7 @@ class QuestionView(McpResult, frozen=True):
     closed: Annotated[bool, Meta(description="Only the options are answers.")]
     expires: Annotated[str, Meta(description="No answer is accepted after this time (UTC); empty: no limit.")]
     default: Annotated[str, Meta(description="The answer that is used if none comes in time.")]
+    meanings: Annotated[tuple[str, ...], Meta(description="What each option means; empty: nothing to explain.")]
 
 
 class AttemptView(McpResult, frozen=True):

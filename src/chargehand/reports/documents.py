@@ -27,6 +27,7 @@ from chargehand.core.records import (
     QuestionKind,
     Reason,
     Reverted,
+    TargetDelivery,
     TierChoice,
     Verdict,
 )
@@ -228,7 +229,7 @@ class MissionDetails(Document, frozen=True):
     """`mission show`: all details of one mission; it begins with the keys of the result.
 
     With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its
-    current limit of costs for models; `None` without a limit.
+    current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches.
     """
 
     mission: str
@@ -267,6 +268,7 @@ class MissionDetails(Document, frozen=True):
     request: MissionRequest | None
     tree: str | None
     applied: Export | None
+    deliveries: tuple[TargetDelivery, ...]
     verdicts: list[Verdict]
     conflicts: list[MergeConflicted]
     network: NetworkUse
@@ -286,10 +288,7 @@ class MissionDetails(Document, frozen=True):
 
 
 class EventDocument(Document, frozen=True):
-    """One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
-
-    `damaged` says that the line is unreadable; `audit verify` gives details.
-    """
+    """One line of a log; an erased payload is null, and a `damaged` line unreadable (`audit verify` says why)."""
 
     mission: str
     seq: int
@@ -324,7 +323,7 @@ class CheckpointsDocument(Document, frozen=True):
 
 
 class QuestionDocument(Document, frozen=True):
-    """`mission answer` without an answer: the open question."""
+    """`mission answer` without an answer: the open question; `meanings` explains each option, or is empty."""
 
     mission: str
     question: str
@@ -334,6 +333,7 @@ class QuestionDocument(Document, frozen=True):
     closed: bool
     expires: str
     default: str
+    meanings: tuple[str, ...]
 
 
 Delivery = Literal["next_step", "next_attempt", "next_task", "no_attempt_left", "on_resume"]
@@ -415,6 +415,7 @@ def mission_details(
         request=state.request,
         tree=state.tree,
         applied=state.applied,
+        deliveries=tuple(state.deliveries.values()),
         verdicts=state.verdicts,
         conflicts=state.conflicts,
         network=state.network,

@@ -285,6 +285,13 @@ def try_channels(reader: StateReader) -> TrialDocument:
     return TrialDocument(channels=[_channel_document(*each) for each in send_trial(reader).items()])
 
 
+def show_on_desktop(text: str, environ: Mapping[str, str]) -> None:
+    """Show one text with notify-send if it is installed and a person is logged in; a failure has no effect."""
+    from chargehand.reports.alerting.channels import show_on_desktop as show
+
+    show(text, environ)
+
+
 def alert_rules(reader: StateReader) -> str:
     """Return the alerts as Prometheus rules, as YAML. Raises `ConfigError`."""
     return prometheus_rules(thresholds_of(reader.user_configuration().config))

@@ -243,11 +243,11 @@ def find_kernel(images: Path) -> VmKernel:
             version=about["version"],
         )
     except (OSError, ValueError, KeyError, TypeError):
-        raise TierUnavailableError("no kernel for virtual machines is set up", hint=f"run: {SETUP}") from None
+        raise TierUnavailableError("no kernel for virtual machines is set up", hint=SETUP) from None
     if about.get("made_by") != recipe_digest() or not (found.kernel.exists() and found.initramfs.exists()):
         raise TierUnavailableError(
             f"the kernel {found.version!r} for virtual machines was set up by another version",
-            hint=f"run: {SETUP}",
+            hint=SETUP,
         )
     return found
 

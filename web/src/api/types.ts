@@ -2693,7 +2693,7 @@ export interface components {
          * @description `mission show`: all details of one mission; it begins with the keys of the result.
          *
          *     With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its
-         *     current limit of costs for models; `None` without a limit.
+         *     current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches.
          */
         MissionDetails: {
             mission: string;
@@ -2732,6 +2732,7 @@ export interface components {
             request: components["schemas"]["MissionRequest"] | null;
             tree: string | null;
             applied: components["schemas"]["Export"] | null;
+            deliveries: components["schemas"]["TargetDelivery"][];
             verdicts: components["schemas"]["Verdict"][];
             conflicts: components["schemas"]["MergeConflicted"][];
             network: components["schemas"]["NetworkUse"];
@@ -3417,10 +3418,12 @@ export interface components {
             default: string;
             /** @default false */
             expired: boolean;
+            /** @default [] */
+            meanings: string[];
         };
         /**
          * QuestionDocument
-         * @description `mission answer` without an answer: the open question.
+         * @description `mission answer` without an answer: the open question; `meanings` explains each option, or is empty.
          */
         QuestionDocument: {
             mission: string;
@@ -3432,6 +3435,7 @@ export interface components {
             closed: boolean;
             expires: string;
             default: string;
+            meanings: string[];
         };
         /**
          * Rates
@@ -3902,6 +3906,24 @@ export interface components {
             disk_free_mb: number;
             disk_total_mb: number;
             position: number;
+        };
+        /**
+         * TargetDelivery
+         * @description The state of delivering a promoted commit to one target; unless it is done, a reason and the remedy.
+         *
+         *     `ref` is the place that holds it: a branch, or an address.
+         */
+        TargetDelivery: {
+            target: string;
+            commit: string;
+            /** @enum {unknown} */
+            state: "blocked" | "done" | "pending";
+            /** @default  */
+            reason: string;
+            /** @default  */
+            remedy: string;
+            /** @default  */
+            ref: string;
         };
         /**
          * Task
@@ -4633,7 +4655,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission answer` without an answer: the open question. */
+            /** @description `mission answer` without an answer: the open question; `meanings` explains each option, or is empty. */
             200: {
                 headers: {
                     /** @description Identifies this content. */
@@ -4948,7 +4970,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. */
+            /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches. */
             200: {
                 headers: {
                     /** @description Identifies this content. */

@@ -54,6 +54,15 @@ export function QuestionCard({ mission, question }: { mission: string; question:
           ))}
         </div>
       )}
+      {question.meanings.length > 0 && (
+        <ul className="soft wrap">
+          {question.options.map((option, number) => (
+            <li key={option}>
+              {plainText(option)}: {plainText(question.meanings[number] ?? "")}
+            </li>
+          ))}
+        </ul>
+      )}
       {canAct && !question.closed && (
         <form className="stack" onSubmit={submit}>
           <TextArea label="Answer in your own words" rows={2} value={text} onChange={(event) => setText(event.target.value)} />

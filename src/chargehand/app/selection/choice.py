@@ -189,6 +189,7 @@ def choose_for_request(
     which: Which = shutil.which,
     ollama: Ollama = find_ollama,
     decider: Decider | None = None,
+    kind: str = "",
 ) -> tuple[Candidate, tuple[ChoiceReason, ...]]:
     """Choose the agent and model of a mission, with the reasons.
 
@@ -212,6 +213,7 @@ def choose_for_request(
         require_models(config, agents[0].model, *agents[0].fallback)
     context = ChoiceContext(
         moment="request",
+        kind=kind,
         candidates=source.find(
             agents,
             fixed=fixed,

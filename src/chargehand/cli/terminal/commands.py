@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 Place = tuple[str, str]
 """The module that declares a command, and its attribute there."""
@@ -66,8 +65,6 @@ SHORT: Mapping[str, tuple[str, ...]] = {
 } | {"status": ("mission", "show")}
 """Words that may be given without the group of their command."""
 _WITH_VALUE = {"--server"}
-# A request of fewer words is more probably a command with an argument.
-_REQUEST_WORDS = 3
 
 
 def expand_words(words: Sequence[str]) -> list[str]:
@@ -92,15 +89,6 @@ def _first_word(words: Sequence[str]) -> int | None:
             return place
         is_value = word in _WITH_VALUE
     return None
-
-
-def unknown_command(word: str, others: Sequence[str], known: Iterable[str]) -> tuple[str, str]:
-    """Return message and hint for a word that is no command; `others` follow it on the command line."""
-    near = difflib.get_close_matches(word, [*known], 1)
-    message = f"there is no command {word!r}"
-    if not near and len(text := " ".join([word, *others]).partition(" -")[0].split()) >= _REQUEST_WORDS:
-        return message, f"to give a task to an agent: chargehand run {quoted(' '.join(text))}"
-    return message, f"did you mean {near[0]!r}?" if near else "chargehand --help lists the commands"
 
 
 def quoted(text: str) -> str:

@@ -64,6 +64,10 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         path = context.command_path if context is not None else "chargehand"
         message = "a command is missing" if no_command else error.format_message()
         hint = error.hint if isinstance(error, CommandUsageError) else f"see {path} --help"
+        if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument):
+            from chargehand.cli.terminal.phrases import missing_argument
+
+            hint = missing_argument(path, error.param.name or "")
         show_error("usage", message, hint, as_json=as_json)
         # For all of click's errors: its own code for an unreadable file is 1, which means refused here.
         return _USAGE

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -15,7 +17,7 @@ from chargehand.core.text import printable
 # The gap between a line's name or mark and its text.
 _GAP = re.compile(" {2,}")
 # Meant to be copied: a line break would split the command.
-_COMMAND = re.compile(r"(^| {2})(chargehand|git|cd|export) ")
+_COMMAND = re.compile(r"(^| {2})(chargehand|git|cd|export(?= \w+=)) ")
 _USUAL_WIDTH = 80
 
 
@@ -33,6 +35,13 @@ def error_width() -> int:
             int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL_WIDTH
         )
     return _USUAL_WIDTH
+
+
+def option_lines(options: Sequence[str], meanings: Sequence[str]) -> Iterator[str]:
+    """Yield one line for each option: its number, the option, and its meaning if it has one."""
+    width = max(map(len, options), default=0)
+    for number, (option, meaning) in enumerate(itertools.zip_longest(options, meanings, fillvalue=""), start=1):
+        yield f"  {number}  {option:<{width}}  {meaning}".rstrip()
 
 
 def wrap_lines(text: str, width: int) -> str:

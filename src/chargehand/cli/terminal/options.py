@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 PROGRAM = "chargehand"
+# The length of a command's description in a list: none is cut.
+_WHOLE = 200
 # Keys of click's `Context.meta`, which all contexts of a command line share.
 _NO_COLOUR = "chargehand.no_colour"
 _DETAIL = "chargehand.detail"
@@ -198,6 +200,23 @@ def complete_missions(context: click.Context, parameter: click.Parameter, incomp
     return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(incomplete)]
 
 
+def complete_secrets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of stored secrets that begin with `incomplete`."""
+    from chargehand.app.completion import secret_names
+
+    return [name for name in secret_names(os.environ) if name.startswith(incomplete)]
+
+
+def complete_artifacts(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Return the newest artifacts whose ids begin with `incomplete`, each with its kind and mission."""
+    from click.shell_completion import CompletionItem
+
+    from chargehand.app.completion import artifact_names
+
+    found = artifact_names(os.environ)
+    return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(incomplete)]
+
+
 def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a completion of the names of `agents`, `models`, `teams` or `tiers`."""
 
@@ -241,6 +260,38 @@ def follow_up_options(function: _F) -> _F:
         attempts="At most this many further attempts.",
         budget="New limit for the cost of the whole mission.",
     )(function)
+
+
+class CommandGroup(click.Group):
+    """A group whose help lists its commands with whole sentences."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write all commands of the group."""
+        with formatter.section("Commands"):
+            self.write_commands(ctx, formatter, self.list_commands(ctx))
+
+    def known_words(self, ctx: click.Context) -> tuple[str, ...]:
+        """Return the words that name a command of this group."""
+        return tuple(self.list_commands(ctx))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of a command line; an unknown word is explained."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            if ctx.resilient_parsing:
+                return None, None, args[1:]
+            from chargehand.cli.terminal.failures import CommandUsageError
+            from chargehand.cli.terminal.phrases import unknown_command
+
+            group = ctx.command_path.removeprefix(PROGRAM).strip()
+            raise CommandUsageError(*unknown_command(args[0], args[1:], self.known_words(ctx), group), ctx)
+        return super().resolve_command(ctx, args)
+
+    def write_commands(self, ctx: click.Context, formatter: click.HelpFormatter, names: Iterable[str]) -> None:
+        """Write some commands, each with the first sentence of its help."""
+        commands = [(name, self.get_command(ctx, name)) for name in names]
+        formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in commands if each])
 
 
 class TextCommand(click.Command):

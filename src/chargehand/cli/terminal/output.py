@@ -130,11 +130,7 @@ class Output:
         """
         # Not `printable`, which keeps line breaks: a name with a line break would forge a row.
         cells = [[shown_path(str(cell)) for cell in row] for row in rows]
-        widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-        if self.width is not None:
-            # Shrink the widest columns until the table fits; the first one names the rows and keeps its width.
-            while sum(widths) + 2 * (len(widths) - 1) > self.width and max(widths[1:], default=0) > _NARROWEST:
-                widths[widths.index(max(widths[1:]), 1)] -= 1
+        widths = _fit_columns((headers, *cells), self.width)
         for number, row in enumerate((headers, *cells)):
             parts = [
                 [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
@@ -186,6 +182,23 @@ class Output:
                     code="output_unwritable",
                     hint="free some space there, or redirect the output",
                 ) from error
+
+
+def _fit_columns(rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
+    """Return the width of each column: the widest ones shrink, down to their longest words, until a table fits.
+
+    The first column names the rows and keeps its width. Words are broken only if nothing else makes the table fit.
+    """
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    for least in (words, [_NARROWEST] * len(widths)) if width is not None else ():
+        while sum(widths) + 2 * (len(widths) - 1) > (width or 0):
+            wide = [number for number in range(1, len(widths)) if widths[number] > least[number]]
+            if not wide:
+                break
+            widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def status_colour(status: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chargehand.app.missions import resolve_option
-from chargehand.cli.terminal.lines import write_aside
+from chargehand.cli.terminal.lines import error_width, option_lines, wrap_lines, write_aside
 from chargehand.core.errors import ConfigError, UsageError
 from chargehand.core.state import MissionState, Question
 
@@ -20,18 +22,20 @@ if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
 
 
-def ask_question(asked: Question) -> str | None:
+def ask_question(out: Output, asked: Question) -> str | None:
     """Return the person's answer; `None` if they leave it for later."""
     # Questions go to stderr: stdout may be redirected while a person still sits at the terminal.
     write_aside()
     write_aside(question_heading(asked))
     write_aside(asked.text)
-    for number, option in enumerate(asked.options, start=1):
-        write_aside(f"  {number}  {option}")
+    for line in option_lines(asked.options, asked.meanings):
+        write_aside(line)
+        out.note_seen(line)
     if asked.deadline:
         write_aside(f"({asked.deadline})")
     words = "a number" if asked.closed else "a number, or your own words"
     hint = f" ({words}; leave empty to answer later)" if asked.options else " (empty: later)"
+    forget_typed_ahead()
     # An empty default lets a person skip the question: without it click asks until something is typed.
     answer = click.prompt(f"Your answer{hint}", default="", show_default=False, err=True).strip()
     return resolve_option(asked, answer) if answer else None
@@ -67,6 +71,7 @@ def confirm_trust(lines: tuple[str, ...]) -> bool:
     write_aside("The repository's chargehand.toml sets keys that need your trust:")
     for line in lines:
         write_aside(f"  {line}")
+    forget_typed_ahead()
     return click.confirm("Trust this content of chargehand.toml?", default=False, err=True)
 
 
@@ -76,6 +81,7 @@ def confirm_registries(state: MissionState) -> bool:
     for reason in state.reasons:
         write_aside(f"{reason.code}: {reason.message}")
     question = "May setup of this project reach your package registries, now and from now on?"
+    forget_typed_ahead()
     return click.confirm(question, default=False, err=True)
 
 
@@ -84,7 +90,17 @@ def confirm_promotion(state: MissionState) -> bool:
     write_aside()
     for reason in state.reasons:
         write_aside(f"{reason.code}: {reason.message}")
+    write_aside(f"To see the change first, answer n, then:\n  chargehand mission diff {state.id}")
+    forget_typed_ahead()
     return click.confirm("This needs a person's approval. Promote it?", default=False, err=True)
+
+
+def forget_typed_ahead() -> None:
+    """Discard what was typed before a question: keys pressed while work ran must not approve anything."""
+    import termios
+
+    with contextlib.suppress(termios.error, OSError, ValueError):  # stdin is no terminal
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def installed_line(program: InstalledProgram) -> str:
@@ -108,12 +124,17 @@ class TerminalPrompts:
 
     def confirm(self, question: str, /, *, default: bool) -> bool:
         """Return yes or no."""
-        return click.confirm(question, default=default, err=True)
+        return click.confirm(self._wrap(question), default=default, err=True)
 
     def text(self, question: str, /, *, default: str | None = None, hidden: bool = False) -> str:
         """Return a line without blanks at its ends."""
         answer = click.prompt(question, default=default, show_default=bool(default), hide_input=hidden, err=True)
         return str(answer).strip()
+
+    @staticmethod
+    def _wrap(question: str) -> str:
+        # With room for click's own hint about the answers.
+        return wrap_lines(question, error_width() - len(" [Y/n]: "))
 
     def number(self, question: str, /, *, largest: int) -> int:
         """Return a number from 1 to `largest`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from chargehand.cli.terminal.lines import option_lines
 from chargehand.cli.terminal.output import Output, count_text, local_time, status_colour
 from chargehand.core.records import Base, CheckResult, Export, Verdict
 from chargehand.core.state import AttemptState, AttemptUsage, MissionState, MissionSummary
@@ -182,9 +183,19 @@ def _show_ending(out: Output, state: MissionState) -> None:
     for reason in () if ended_with_report(state) else state.reasons:
         if not out.has_seen(reason.message):
             out.text(f"  {reason.code}: {reason.message}")
+    _show_options(out, state, indent="  ")
     cause = mission_cause(state)
     if cause is not None:
         out.text(f"  {cause_line(cause, state.id)}")
+
+
+def _show_options(out: Output, state: MissionState, *, indent: str = "") -> None:
+    """Write the answers that the open question offers, unless a person just saw them."""
+    asked = state.open_question
+    lines = tuple(option_lines(asked.options, asked.meanings)) if asked is not None else ()
+    if not out.has_seen("\n".join(lines)):
+        for number, line in enumerate(lines):
+            out.text(f"{indent}{'answers' if number == 0 else '':<8}{line}")
 
 
 def status_text(state: MissionSummary) -> str:
@@ -273,8 +284,7 @@ def _show_warnings(out: Output, state: MissionState) -> None:
     found = inspection_warnings(state)
     warnings = [e for e in found if (e.rule, e.text) not in said]
     for each in warnings[:_NAMED_WARNINGS]:
-        text = each.message if not each.path or each.message.startswith(each.path) else each.text
-        out.text(f"  warning   {text} ({each.rule})", fg="yellow")
+        out.text(f"  warning   {each.text} ({each.rule})", fg="yellow")
     if len(warnings) > _NAMED_WARNINGS:
         more = count_text(len(warnings) - _NAMED_WARNINGS, "more warning")
         out.text(f"  warning   and {more}: chargehand mission show {state.id}", fg="yellow")
@@ -309,8 +319,11 @@ def check_row(check: CheckResult, before: CheckResult | None = None) -> tuple[st
 
 def show_next(out: Output, commands: Sequence[str], *, indent: str = "") -> None:
     """Write the commands that are possible next."""
-    for number, command in enumerate(commands):
-        out.text(f"{indent}{'next:' if number == 0 else '     '}     {command}")
+    for number, line in enumerate(commands):
+        begin = f"{indent}{'next:' if number == 0 else '     '}     "
+        if out.width is not None and len(begin + line) > out.width:  # a remark moves to a line of its own
+            line = line.replace("  # ", f"\n{' ' * len(begin)}# ")
+        out.text(begin + line)
 
 
 def base_line(base: Base) -> str:
@@ -376,6 +389,7 @@ def show_details(out: Output, state: MissionState, details: MissionDetails) -> N
         is_told = any(asked.text in reason.message for reason in state.reasons)
         more = (f", {asked.deadline}" if asked.deadline else "") + ("" if is_told else f": {asked.text.strip()}")
         out.text(f"question  {asked.kind}{more}")
+    _show_options(out, state)
     if details.waits is not None:
         out.text(f"waits     {details.waits.message}")
     cause = mission_cause(state)
@@ -442,7 +456,7 @@ def _show_attempt(out: Output, state: MissionState, attempt: AttemptState) -> No
         spent = "waiting for quota"
     else:
         spent = "waiting for an answer" if state.status == "waiting" else "still running"
-    verdict = attempt.verdict or "no verdict"
+    verdict = (attempt.verdict or "no verdict").replace("_", " ")
     cost = cost_text(attempt.cost_usd, attempt.cost_known)
     who = f"{attempt.agent} ({attempt.model})" if attempt.model else attempt.agent
     out.text(f"attempt   {attempt.number} by {who}: {attempt.status}, {verdict}, {spent}, {cost}")
@@ -473,18 +487,18 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
     # Only the last verdict on each base: one from before its setup says nothing about the tree.
     last_on_base = {each.tree: each for each in state.verdicts if each.scope == "base"}
     for verdict in (each for each in state.verdicts if each.scope != "base" or each is last_on_base[each.tree]):
-        out.text(f"verdict   {verdict.status} on the {verdict.scope} tree {verdict.tree[:12]}")
+        out.text(f"verdict   {verdict.status.replace('_', ' ')} on the {verdict.scope} tree {verdict.tree[:12]}")
         for check in verdict.checks:
-            name, status, _, _, seconds = check_row(check)
             why = f": {check.reason}" if check.reason else ""
             ran = "" if check.tests is None else f"{count_text(check.tests, 'test')}, "
-            out.text(f"            {status}  {name} ({ran}{seconds} s){why}")
+            warm = ", with compiler caches" if check.warm else ""
+            out.text(f"            {check.status}  {check.name} ({ran}{check.seconds:.1f} s{warm}){why}")
         for line in _describe_reads(verdict):
             out.text(f"            {line}")
         for finding in verdict.findings:
-            place = shown_path(finding.path) + (f":{finding.line}" if finding.line is not None else "")
+            line = f", line {finding.line}" if finding.line is not None else ""
             person = " (needs a person's decision)" if finding.needs_person else ""
-            out.text(f"            {finding.severity}  {finding.rule}  {place}: {finding.message}{person}")
+            out.text(f"            {finding.severity}  {finding.rule}  {finding.text}{line}{person}")
     for reverted in state.reverted:
         out.text(f"reverted  {shown_path(reverted.path)} ({reverted.rule})")
     for conflict in state.conflicts:
@@ -498,7 +512,7 @@ def _show_tree_history(out: Output, state: MissionState) -> None:
 def _show_delivery(out: Output, state: MissionState, details: MissionDetails) -> None:
     """Write the checkpoints, the exports, the resources used, and the next commands."""
     for point in state.checkpoints:
-        out.text(f"point     {point.commit[:12]}  {point.trigger}, {point.changed} changed")
+        out.text(f"point     {point.commit[:12]}  {point.trigger}, {count_text(point.changed, 'file')} changed")
     branch = exported_branch(state)
     if branch is not None:
         out.text(f"branch    {branch} @ {(state.exported or '')[:12]}{_undone(state)}")
@@ -506,6 +520,9 @@ def _show_delivery(out: Output, state: MissionState, details: MissionDetails) ->
         if export is not None:
             why = f": {export.reason}" if export.reason else ""
             out.text(f"{name:<9} {export.state} {export.ref}{why}")
+    for delivery in details.deliveries:
+        why = "".join(f"; {text}" for text in (delivery.reason, delivery.remedy) if text)
+        out.text(f"delivery  {delivery.target}: {delivery.state} {delivery.ref}".rstrip() + why)
     unknown = state.unknown_events - state.damaged_events
     if unknown:
         # Mentioned because all of the above comes from the readable lines.

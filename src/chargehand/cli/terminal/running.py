@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import click
-
-from chargehand.core.errors import ChargehandError, RefusedError
+from chargehand.core.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
     from chargehand.core.state import MissionState
 
     OnEvent = Callable[[Event, Payload], None]
-
-# A person who waits for longer probably looks elsewhere.
-_LONG_SECONDS = 30
 
 
 def run_mission(app: App, out: Output, request: RunRequest, *, on_event: OnEvent | None = None) -> RunOutcome:
@@ -65,6 +60,7 @@ def _run_shown(
     from chargehand.app.runs import cancel_running, release_running
     from chargehand.cli.terminal.interrupt import run_async
     from chargehand.cli.terminal.menu import RunMenu
+    from chargehand.cli.terminal.notices import call_person
     from chargehand.cli.terminal.progress import ObserverWithEvents, hold_progress, progress
 
     async def watched(stop: Stop) -> RunOutcome:
@@ -85,20 +81,8 @@ def _run_shown(
     since = time.monotonic()
     outcome = run_async(watched)
     if not outcome.interrupted:
-        ring_bell(app, out, since)
+        call_person(app, out, since, outcome.state)
     return outcome
-
-
-def ring_bell(app: App, out: Output, since: float) -> None:
-    """Ring the bell of a person's terminal if they have waited for long, unless they turned it off."""
-    if time.monotonic() - since < _LONG_SECONDS or not out.shows_progress:
-        return
-    try:
-        wanted = app.user_configuration().config.alerts.bell
-    except ChargehandError:  # the file was changed meanwhile; its error must not hide the result
-        return
-    if wanted:
-        click.echo("\a", nl=False, err=True)
 
 
 def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutcome:
@@ -119,7 +103,7 @@ def continue_with_answers(app: App, out: Output, outcome: RunOutcome) -> RunOutc
         if state.waits_for_quota is not None:  # time answers that, no person does
             break
         if asked is not None:
-            answer = ask_question(asked)
+            answer = ask_question(out, asked)
             # The question stays open in the log, for `mission answer` at any time.
             if answer is None:
                 break
@@ -180,6 +164,7 @@ def follow_to_end(app: App, out: Output, mission: str, *, asks: bool = True) -> 
     from chargehand.cli.terminal.failures import INTERRUPTED
     from chargehand.cli.terminal.following import follow
     from chargehand.cli.terminal.menu import watch_menu
+    from chargehand.cli.terminal.notices import call_person
     from chargehand.cli.terminal.rendering import exit_code, print_result, show_header
 
     if (worker := ensure_worker(app)).problem is not None:
@@ -195,7 +180,7 @@ def follow_to_end(app: App, out: Output, mission: str, *, asks: bool = True) -> 
                 state = follow(app, out, mission, menu, events=False)  # --json is one document, whatever is run
             if state is None:
                 return 0
-            ring_bell(app, out, since)
+            call_person(app, out, since, state)
             if not asks or state.plan is None or not _answer_open_question(app, out, mission):
                 break
     except KeyboardInterrupt as interrupt:
@@ -221,7 +206,7 @@ def _answer_open_question(app: App, out: Output, mission: str) -> bool:
         asked = addressed_mission(app, mission, "answer")
     except RefusedError:  # nothing is asked, or several tasks ask: `mission answer --task` names one
         return False
-    answer = None if asked.question is None else ask_question(asked.question)
+    answer = None if asked.question is None else ask_question(out, asked.question)
     if answer is None:
         return False
     answer_mission(app, asked, answer)

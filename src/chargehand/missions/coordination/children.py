@@ -316,7 +316,7 @@ def _child_text(
         )
         parts.append(f"{trouble}\n\n{known.reason.message}\n\n{evidence[:_LONGEST_NOTE_CHARACTERS]}")
     elif move.rung in ("approach", "model", "best_of", "person"):
-        parts.append(f"It was tried before, and did not end well: {move.why}. Take another approach.")
+        parts.append(f"It was tried before, and did not succeed: {move.why}. Take another approach.")
     whole = coordinator.request.text.strip()
     if whole != task.text.strip():
         parts.append(f"This is one task of a larger request; others do the rest. The whole request:\n{whole}")

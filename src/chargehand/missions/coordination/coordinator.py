@@ -335,7 +335,7 @@ class Coordinator:
     def _ask_about_task(self, move: d.Ask) -> None:
         """Ask a person how to handle a task."""
         why = "; ".join(dict.fromkeys(reason.message for reason in move.reasons[:3]))
-        end = f"did not end well{f': {why}' if why else ''}"
+        end = f"did not succeed{f': {why}' if why else ''}"
         text = f"Task {move.task} {end}. Try it again (retry), leave it out (skip), or stop everything?"
         if (refused := self._refused_result(move.task)) is not None:
             text += f" If its result is good: chargehand mission promote {refused}."

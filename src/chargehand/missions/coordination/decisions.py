@@ -352,6 +352,7 @@ def _next_round_context(now: Situation, task: Task, ladder: Ladder) -> ChoiceCon
     due = known.current[-1].due
     return ChoiceContext(
         moment="retry",
+        kind=now.project,
         candidates=(
             *(PossibleCandidate(agent=each, strategy="approach") for each in ladder.agents),
             *(

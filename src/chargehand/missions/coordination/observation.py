@@ -98,6 +98,7 @@ class PlanObserver:
             changes=self._find_written,
             ladders=self._ladder,
             decider=self._services.decider,
+            project=self._services.project,
             collides=lambda task, other: (
                 None
                 if progress.is_allowed(task, other)

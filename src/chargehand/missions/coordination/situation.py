@@ -74,6 +74,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     tip: str = ""
     changes: Callable[[str], Collection[str]] = lambda mission: ()
     decider: Decider = Decider()
+    project: str = ""
 
     def of(self, task: str) -> TaskProgress:
         """Return the progress of a task."""

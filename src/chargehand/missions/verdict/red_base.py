@@ -26,11 +26,11 @@ from chargehand.missions.verdict.validation import Validator
 from chargehand.store.store import Store
 
 _MEANINGS = {
-    ACCEPT: "these failures may stay, new ones may not",
-    LEAVE_OUT: "these tests do not count, whatever they do",
+    ACCEPT: "these tests may still fail after the change; no other test may",
+    LEAVE_OUT: "ignore these tests, whether they pass or fail",
     AGAIN: "run the checks on the base once more",
-    FIX: "the request is to fix them, and they must pass",
-    STOP: "end the mission",
+    FIX: "the request is to fix these tests: they must pass after the change",
+    STOP: "end the mission; no agent has started, and nothing has been spent",
 }
 _SHOWN_CHECKS, _SHOWN_TESTS = 3, 5
 
@@ -63,13 +63,13 @@ async def heed_red_base(journal: Journal, store: Store, request: MissionRequest,
     if answer is not None and answer != AGAIN:
         return
     if not asked or asked[-1].answer is not None:
-        meanings = "; ".join(f"{option}: {meaning}" for option, meaning in _MEANINGS.items())
         question = QuestionAsked(
             question=f"{RED_BASE}/{len(asked) + 1}" if asked else RED_BASE,
             tree=verdict.tree,
             reasons=(Reason(code="base_red", message=message),),
-            text=f"{message}. Nothing has been spent yet. ({meanings})",
+            text=message,
             options=tuple(_MEANINGS),
+            meanings=tuple(_MEANINGS.values()),
             kind="risk",
             closed=True,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.message
 import email.utils
 import hashlib
@@ -73,14 +74,18 @@ class DesktopChannel:
         if len(notices) > _MOST_POPUPS:
             shown.append(f"{len(notices) - _MOST_POPUPS} more: chargehand alerts")
         for text in shown:
-            words = [self._program, "--app-name=Chargehand", "--", "Chargehand", text]
-            try:
-                subprocess.run(
-                    words, env=dict(self._environ), stdin=subprocess.DEVNULL, capture_output=True,
-                    timeout=_SECONDS, check=True,
-                )  # fmt: skip
-            except (OSError, subprocess.SubprocessError) as error:
-                raise ChannelFailedError(f"notify-send failed: {_short(error)}") from None
+            self.show(text)
+
+    def show(self, text: str) -> None:
+        """Show one text. Raises `ChannelFailedError`."""
+        words = [self._program, "--app-name=Chargehand", "--", "Chargehand", text]
+        try:
+            subprocess.run(
+                words, env=dict(self._environ), stdin=subprocess.DEVNULL, capture_output=True,
+                timeout=_SECONDS, check=True,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ChannelFailedError(f"notify-send failed: {_short(error)}") from None
 
 
 class WebhookChannel:
@@ -222,11 +227,23 @@ def open_channels(
 
 
 def _open_desktop(setup: ChannelSetup) -> NoticeChannel | None:
-    program = shutil.which("notify-send", path=setup.environ.get("PATH"))
+    return _find_desktop(setup.environ) if setup.config.desktop else None
+
+
+def _find_desktop(environ: Mapping[str, str]) -> DesktopChannel | None:
+    program = shutil.which("notify-send", path=environ.get("PATH"))
     # Without a session bus no person is logged in at a desktop here.
-    if setup.config.desktop and program is not None and setup.environ.get("DBUS_SESSION_BUS_ADDRESS"):
-        return DesktopChannel(program, setup.environ)
-    return None
+    if program is None or not environ.get("DBUS_SESSION_BUS_ADDRESS"):
+        return None
+    return DesktopChannel(program, environ)
+
+
+def show_on_desktop(text: str, environ: Mapping[str, str]) -> None:
+    """Show one text with notify-send if it is installed and a person is logged in; a failure has no effect."""
+    channel = _find_desktop(environ)
+    if channel is not None:
+        with contextlib.suppress(ChannelFailedError):
+            channel.show(text)
 
 
 def _open_webhook(setup: ChannelSetup) -> NoticeChannel | None:

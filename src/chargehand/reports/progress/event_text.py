@@ -348,7 +348,7 @@ def _describe_attempt(event: Payload) -> str | None:
             return f"attempt resumed after an interruption (workspace {state})"
         case CheckpointMade() | CheckpointRestored():
             point = event.checkpoint
-            return f"checkpoint {point.commit[:12]} ({point.trigger}, {point.changed} changed)"
+            return f"checkpoint {point.commit[:12]} ({point.trigger}, files changed: {point.changed})"
         case FilesSeen():
             # Shown by its counts and, for a single file, by its path. A rename has two changes and counts once.
             kinds = Counter(kind.removeprefix("found_") for kind, _ in event.changes if kind != "renamed_from")

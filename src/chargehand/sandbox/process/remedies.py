@@ -20,6 +20,14 @@ _SYSCTLS = (
     ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
     ("kernel/apparmor_restrict_unprivileged_userns", "1", None),
 )
+# Files that docker and podman put into their containers.
+CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
+_IN_CONTAINER = (
+    "this container may not make namespaces; start it with `docker run --cap-add SYS_ADMIN --security-opt "
+    "seccomp=unconfined --security-opt systempaths=unconfined` (podman: --security-opt unmask=ALL in place of the "
+    "last; on a host with AppArmor also --security-opt apparmor=unconfined). Its programs then reach more of the "
+    "host's kernel: use a machine or container for this alone"
+)
 # The launcher's text; bubblewrap uses the same words for a limit of namespaces.
 _DISK_FULL = "[Errno 28]"
 _APPARMOR = (
@@ -57,4 +65,8 @@ def remedy_for(message: str) -> str:
         return (
             'set project.strategy = "direct", which needs no overlay, or use a file system overlayfs can stack on'
         )
-    return "run `chargehand doctor` to see each part, or use another tier"
+    # Last: a container's own settings look like the host's, and only the launcher's refusal tells the difference.
+    refused = "not permitted" in message or "No permissions" in message
+    if refused and any(mark.exists() for mark in CONTAINER_MARKS):
+        return _IN_CONTAINER
+    return "use --sandbox container or --sandbox vm: `chargehand doctor` says which of them works"

@@ -1,0 +1,129 @@
+"""Rules that learn: what people and settings leave open is chosen by what earlier attempts achieved and cost."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.core.choices import (
+    Candidate,
+    Choice,
+    ChoiceContext,
+    ChoiceHistory,
+    PossibleCandidate,
+    find_exclusion,
+)
+from chargehand.core.records import ChoiceReason, ReasonCode
+from chargehand.decisions.routing.records import (
+    AttemptEnds,
+    HistoryRecord,
+    RouterBudget,
+    RouterCandidate,
+    RouterChoice,
+    TaskBegins,
+)
+from chargehand.decisions.routing.router import choose
+from chargehand.decisions.rules import FixedRules
+
+# The fixed rules choose or ask for these reasons only if nothing but the order of names speaks for a candidate.
+_ARBITRARY: frozenset[ReasonCode] = frozenset({"first_with_key", "first_model", "key_set", "several_agents"})
+
+
+class LearnedRules(Struct, frozen=True, kw_only=True):
+    """The fixed rules, with the router for choices that they make by order or leave to a person.
+
+    `worth_usd` is what a solved task is worth. The choice of a person or of a setting stays.
+    """
+
+    worth_usd: float = 5.0
+    explores: bool = True
+
+    def choose(self, context: ChoiceContext, history: ChoiceHistory, /) -> Choice:
+        """Return the choice of the fixed rules, or of the router among candidates that they do not tell apart."""
+        choice = FixedRules().choose(context, history)
+        options = _find_options(context, choice)
+        if len(options) < 2:
+            return choice
+        found = self._route(context, options, history)
+        ranked = [each.id for each in found.considered]
+        best = next((each for each in options if _name(each.candidate) == ranked[0]), None) if ranked else None
+        if best is None:
+            return choice
+        considered = found.considered[0]
+        price = f"{considered.price:.2f}" if considered.price >= 0.005 else "less than 0.01"
+        told = f"{considered.chance:.0%} chance for {price} USD, from {_count(found.outcomes)}"
+        reason = ChoiceReason("learned", ranked[0], told)
+        before = choice.chosen or best.candidate
+        fallback = tuple(each for each in before.fallback if each != best.candidate.model)
+        chosen = replace(best.candidate, fallback=fallback)
+        return replace(choice, action="use", chosen=chosen, reasons=(*_kept(choice), reason), beside=())
+
+    def _route(
+        self, context: ChoiceContext, options: Sequence[PossibleCandidate], history: ChoiceHistory
+    ) -> RouterChoice:
+        # Equal facts and history give an equal choice, so a worker that takes a mission over chooses alike.
+        seed = zlib.crc32(msgspec.json.encode(context)) ^ len(history.outcomes)
+        records = [*_read(history), TaskBegins(features={"kind": context.kind})]
+        budget = RouterBudget(worth=self.worth_usd, explores=self.explores)
+        return choose(records, [_arm(each.candidate) for each in options], budget, seed)
+
+
+def _find_options(context: ChoiceContext, choice: Choice) -> list[PossibleCandidate]:
+    """Return the candidates that the fixed rules do not tell apart, none if there is a reason for their choice."""
+    if any(each.strategy for each in context.candidates):  # a task's next round: which of the other models
+        if choice.chosen is None or choice.chosen.strategy != "model":
+            return []
+        seen = {each.candidate.model for each in context.tried}
+        rung = [each for each in context.candidates if each.strategy == "model"]
+        same = [each for each in rung if each.agent.name == choice.chosen.agent]
+        return [each for each in same if each.candidate.model not in seen and _can_start(context, each)]
+    if context.moment != "request" or not choice.reasons or choice.reasons[-1].code not in _ARBITRARY:
+        return []
+    fixed = context.fixed
+    named = [
+        each
+        for each in context.candidates
+        if fixed.agent in ("", each.agent.name) and fixed.model in (None, each.candidate.model)
+    ]
+    return [each for each in named if _can_start(context, each)]
+
+
+def _can_start(context: ChoiceContext, each: PossibleCandidate) -> bool:
+    has_key = each.model is None or each.model.has_key is not False
+    return each.is_ready and has_key and find_exclusion(context, each) is None
+
+
+def _kept(choice: Choice) -> tuple[ChoiceReason, ...]:
+    """Return the reasons for the agent that stay true."""
+    return tuple(each for each in choice.reasons if each.code not in {*_ARBITRARY, "retry"})
+
+
+def _name(candidate: Candidate) -> str:
+    return candidate.agent + (f" with {candidate.model}" if candidate.model else "")
+
+
+def _arm(candidate: Candidate) -> RouterCandidate:
+    return RouterCandidate(id=_name(candidate), agent=candidate.agent, model=candidate.model or "")
+
+
+def _count(outcomes: int) -> str:
+    return f"{outcomes} attempt" + ("" if outcomes == 1 else "s")
+
+
+def _read(history: ChoiceHistory) -> list[HistoryRecord]:
+    """Return the history as the router reads it: each mission is a task."""
+    records: list[HistoryRecord] = []
+    begun = set[str]()
+    for each in history.outcomes:
+        if each.work not in begun:
+            begun.add(each.work)
+            records.append(TaskBegins(features={"kind": each.kind}, task=each.work))
+        verdict = "green" if each.is_good else "red"
+        records.append(
+            AttemptEnds(arm=_name(each.candidate), verdict=verdict, cost=each.cost_usd, task=each.work)  # type: ignore[arg-type]
+        )
+    return records

@@ -1,0 +1,149 @@
+"""The prior of the router: skill and price of arms, learned from outcomes of other kinds of task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist, fmean
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.decisions.routing.records import ArmPrior, RouterCandidate, RouterPrior, find_family
+
+# Variances of an arm's part over kinds of task, and of its deviation in one kind: measured on published outcomes.
+_SKILL = (0.24, 0.09)
+_PRICE = (0.69, 0.62)
+# The variance of log prices within an arm and a kind.
+_SPREAD = 0.77
+_ROUNDS = 30
+_NORMAL = NormalDist()
+
+Key = tuple[str, str]
+
+
+class PriorRow(Struct, frozen=True, kw_only=True):
+    """One published outcome: the kind of task, agent, model, whether it was solved, its cost in USD if known."""
+
+    kind: str
+    agent: str
+    model: str
+    solved: bool
+    cost: float | None = None
+
+
+class _Cell(Struct, frozen=True):
+    """The measured value of an arm in a kind, with its sampling variance."""
+
+    value: float
+    variance: float
+
+
+class _Effects(Struct, frozen=True):
+    """The parts of arms (mean, variance), and the mean level of the kinds."""
+
+    arms: Mapping[Key, _Cell]
+    level: float
+
+
+def prepare(prior_rows: Iterable[PriorRow], candidates: Sequence[RouterCandidate]) -> tuple[RouterCandidate, ...]:
+    """Return the candidates with what the rows say of them, for `choose`; without rows they are unchanged.
+
+    An arm without rows gets the mean of the same model with other agents, else half the mean of its family and
+    half a regression on the list price.
+    """
+    rows = list(prior_rows)
+    if not rows:
+        return tuple(candidates)
+    skill, price = _fit(_skills(rows), *_SKILL), _fit(_prices(rows), *_PRICE)
+    level = RouterPrior(skill=skill.level, log_price=price.level)
+    known = [each for each in candidates if each.list_price and (each.agent, each.model) in skill.arms]
+    lines = [
+        _line([(math.log(each.list_price or 1), found.arms[each.agent, each.model].value) for each in known])
+        if all((each.agent, each.model) in found.arms for each in known)
+        else (0.0, 0.0)
+        for found in (skill, price)
+    ]
+    return tuple(replace(each, level=level, prior=_predict(each, skill, price, lines)) for each in candidates)
+
+
+def _predict(
+    each: RouterCandidate, skill: _Effects, price: _Effects, lines: Sequence[tuple[float, float]]
+) -> ArmPrior:
+    own = _part(each, skill, _SKILL, lines[0])
+    cost = _part(each, price, _PRICE, lines[1])
+    return ArmPrior(
+        skill=own.value, skill_variance=own.variance, log_price=cost.value, log_price_variance=cost.variance
+    )
+
+
+def _part(
+    each: RouterCandidate, effects: _Effects, variances: tuple[float, float], line: tuple[float, float]
+) -> _Cell:
+    shared, own = variances
+    found = effects.arms.get((each.agent, each.model))
+    if found is not None:
+        return _Cell(found.value, found.variance + own)
+    same = [cell for (_, model), cell in effects.arms.items() if model == each.model]
+    if same:  # in another harness: a quarter of the variance between arms is added
+        return _Cell(fmean(c.value for c in same), fmean(c.variance for c in same) + shared / 4 + own)
+    family = [cell.value for (_, model), cell in effects.arms.items() if find_family(model) == each.family]
+    value = fmean(family) / 2 if family else 0.0
+    if each.list_price:
+        value += (line[0] + line[1] * math.log(each.list_price)) / 2
+    return _Cell(value, shared + own)
+
+
+def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return intercept and slope of least squares, zeros with fewer than five points."""
+    if len(points) < 5:
+        return 0.0, 0.0
+    mx, my = fmean(x for x, _ in points), fmean(y for _, y in points)
+    wide = math.fsum((x - mx) ** 2 for x, _ in points)
+    slope = math.fsum((x - mx) * (y - my) for x, y in points) / wide if wide else 0.0
+    return my - slope * mx, slope
+
+
+def _skills(rows: Iterable[PriorRow]) -> dict[tuple[str, Key], _Cell]:
+    counts: dict[tuple[str, Key], list[int]] = {}
+    for row in rows:
+        cell = counts.setdefault((row.kind, (row.agent, row.model)), [0, 0])
+        cell[0] += 1
+        cell[1] += row.solved
+    found = {}
+    for key, (total, solved) in counts.items():
+        rate = (solved + 1) / (total + 2)
+        value = _NORMAL.inv_cdf(rate)
+        found[key] = _Cell(value, rate * (1 - rate) / total / _NORMAL.pdf(value) ** 2)
+    return found
+
+
+def _prices(rows: Iterable[PriorRow]) -> dict[tuple[str, Key], _Cell]:
+    logs: dict[tuple[str, Key], list[float]] = {}
+    for row in rows:
+        if row.cost is not None and row.cost > 0:
+            logs.setdefault((row.kind, (row.agent, row.model)), []).append(math.log(row.cost))
+    return {key: _Cell(fmean(values), _SPREAD / len(values)) for key, values in logs.items()}
+
+
+def _fit(cells: Mapping[tuple[str, Key], _Cell], shared: float, own: float) -> _Effects:
+    """Fit value = level of the kind + part of the arm by alternating weighted means; arms shrink towards 0."""
+    kinds = sorted({kind for kind, _ in cells})
+    arms = sorted({arm for _, arm in cells})
+    if not kinds:
+        return _Effects({}, 0.0)
+    levels = {kind: fmean(cell.value for (k, _), cell in cells.items() if k == kind) for kind in kinds}
+    parts: dict[Key, _Cell] = {}
+    by_arm = {arm: [(kind, cells[kind, arm]) for kind in kinds if (kind, arm) in cells] for arm in arms}
+    for _ in range(_ROUNDS):
+        for arm, found in by_arm.items():
+            weights = [1 / (own + cell.variance) for _, cell in found]
+            total = 1 / shared + math.fsum(weights)
+            pulled = math.fsum(w * (c.value - levels[k]) for w, (k, c) in zip(weights, found, strict=True))
+            parts[arm] = _Cell(pulled / total, 1 / total)
+        for kind in kinds:
+            pairs = [
+                (1 / (own + c.variance), c.value - parts[a].value) for (k, a), c in cells.items() if k == kind
+            ]
+            levels[kind] = math.fsum(w * x for w, x in pairs) / math.fsum(w for w, _ in pairs)
+    return _Effects(parts, fmean(levels.values()))

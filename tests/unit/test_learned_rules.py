@@ -1,0 +1,159 @@
+"""Learned choices keep the contract of a chooser, leave a person's choice alone, and follow outcomes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_decision_rules import contexts
+
+from chargehand.core.choices import (
+    AgentFacts,
+    Candidate,
+    ChoiceContext,
+    ChoiceHistory,
+    ChoiceOutcome,
+    FixedChoice,
+    KnownModel,
+    PossibleCandidate,
+    StandingSetting,
+    TriedCandidate,
+    find_fault,
+    render_reasons,
+)
+from chargehand.core.records import ChoiceReason
+from chargehand.decisions.learned import LearnedRules
+from chargehand.decisions.rules import FixedRules
+from chargehand.testing.choices.conformance import ChooserContract
+
+NATIVE = AgentFacts(name="native")
+MODELS = ("one", "two", "three")
+COSTS = st.none() | st.floats(0.01, 5)
+MEANS = LearnedRules(explores=False)
+
+
+class TestContract(ChooserContract):
+    chooser = LearnedRules()
+
+
+def outcomes(
+    *ends: tuple[str | None, bool, float | None], agent: str = "native", kind: str = "p"
+) -> ChoiceHistory:
+    return ChoiceHistory(
+        outcomes=tuple(
+            ChoiceOutcome(
+                candidate=Candidate(agent=agent, model=model),
+                is_good=good,
+                cost_usd=cost,
+                kind=kind,
+                work=str(number),
+            )
+            for number, (model, good, cost) in enumerate(ends)
+        )
+    )
+
+
+def request(*models: str, without_key: tuple[str, ...] = (), fixed: FixedChoice | None = None) -> ChoiceContext:
+    known = [KnownModel(name=each, known="configured", has_key=each not in without_key) for each in models]
+    return ChoiceContext(
+        moment="request",
+        kind="p",
+        candidates=tuple(PossibleCandidate(agent=NATIVE, model=each) for each in known),
+        fixed=fixed or FixedChoice(),
+    )
+
+
+GOOD = outcomes(*[("one", False, 0.5), ("two", True, 0.5), ("three", False, 0.5)] * 15)
+
+
+def test_the_model_that_solved_is_chosen_and_the_reason_says_so() -> None:
+    choice = MEANS.choose(request(*MODELS), GOOD)
+    assert choice.chosen == Candidate(agent="native", model="two")
+    told = render_reasons(choice.reasons)
+    assert told.startswith("native with two: ")
+    assert "chance for 0.5" in told
+    assert told.endswith("from 45 attempts")
+    assert FixedRules().choose(request(*MODELS), GOOD).chosen == Candidate(agent="native", model="one")
+
+
+def test_outcomes_of_another_project_count_less_than_its_own() -> None:
+    elsewhere = outcomes(*[("one", False, 0.5), ("two", True, 0.5)] * 15, kind="q")
+    assert "from 0 attempts" in render_reasons(MEANS.choose(request(*MODELS), elsewhere).reasons)
+
+
+def test_a_cheap_model_is_preferred_while_a_task_is_worth_little() -> None:
+    history = outcomes(*[("one", True, 4.0), ("two", True, 0.05)] * 10)
+    assert MEANS.choose(request("one", "two"), history).chosen == Candidate(agent="native", model="two")
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        request(*MODELS, fixed=FixedChoice(agent="native", model="one", reasons=(ChoiceReason("option", "one"),))),
+        request("one"),
+        request("one", "two", without_key=("two",)),
+        ChoiceContext(
+            moment="request",
+            candidates=request(*MODELS).candidates,
+            settings=(StandingSetting(reason=ChoiceReason("role_setting", source="default"), model="three"),),
+        ),
+    ],
+    ids=["an option", "one model", "one key", "a setting"],
+)
+def test_nothing_is_learned_where_there_is_no_choice(context: ChoiceContext) -> None:
+    assert MEANS.choose(context, GOOD) == FixedRules().choose(context, GOOD)
+
+
+def test_several_agents_are_chosen_from_instead_of_a_question() -> None:
+    agents = [AgentFacts(name=name, kind="command", configured=True) for name in ("x", "y")]
+    context = ChoiceContext(
+        moment="request", kind="p", candidates=tuple(PossibleCandidate(agent=each) for each in agents)
+    )
+    assert FixedRules().choose(context, ChoiceHistory()).action == "ask"
+    ends = [
+        *outcomes(*[(None, True, 0.1)] * 8, agent="y").outcomes,
+        *outcomes(*[(None, False, 0.1)] * 8, agent="x").outcomes,
+    ]
+    choice = MEANS.choose(context, ChoiceHistory(outcomes=tuple(ends)))
+    assert (choice.action, choice.chosen) == ("use", Candidate(agent="y"))
+
+
+def test_the_next_round_tries_the_other_model_with_the_best_prospects() -> None:
+    def rung(model: str, strategy: str) -> PossibleCandidate:
+        return PossibleCandidate(agent=NATIVE, model=KnownModel(name=model), strategy=strategy)  # type: ignore[arg-type]
+
+    context = ChoiceContext(
+        moment="retry",
+        kind="p",
+        candidates=(
+            PossibleCandidate(agent=NATIVE, strategy="approach"),
+            *(rung(model, strategy) for strategy in ("model", "best_of") for model in ("zero", *MODELS)),
+        ),
+        current=Candidate(agent="native", model="zero"),
+        tried=tuple(
+            TriedCandidate(
+                candidate=Candidate(agent="native", model="zero"), cause="check", rung=each, round=number
+            )
+            for number, each in enumerate(("first", "approach"), 1)
+        ),
+    )
+    assert FixedRules().choose(context, GOOD).chosen == Candidate(agent="native", model="one", strategy="model")
+    assert MEANS.choose(context, GOOD).chosen == Candidate(agent="native", model="two", strategy="model")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    contexts(),
+    st.lists(
+        st.tuples(st.sampled_from(["m1", "m2", "m3"]), st.booleans(), st.none() | st.floats(0.01, 5)), max_size=6
+    ),
+)
+def test_each_choice_is_allowed_and_repeats(
+    context: ChoiceContext, ends: list[tuple[str, bool, float | None]]
+) -> None:
+    history = outcomes(*ends, agent="a")
+    choice = LearnedRules().choose(context, history)
+    assert find_fault(context, choice) == ""
+    assert LearnedRules().choose(context, history) == choice
+    if choice.chosen is None:
+        assert choice == FixedRules().choose(context, history)
