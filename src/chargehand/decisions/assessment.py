@@ -144,7 +144,7 @@ def _evidence(network: BeliefNetwork, observed: Mapping[str, str | None]) -> dic
 
 
 def _bucket(value: float | None, limits: Sequence[float], names: Sequence[str]) -> str | None:
-    """Return the name of the range in which a value lies; each limit begins the next range."""
+    """Return the name of the range that contains a value; each limit begins the next range."""
     if value is None:
         return None
     _check_amount(value)

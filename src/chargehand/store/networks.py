@@ -73,7 +73,7 @@ class NetworkVersions:
     ) -> NetworkVersion:
         """Add a version, unless the newest one has the same digest, and return it.
 
-        With `newest`, raises `RefusedError` (`network_changed`) if another number (0: none) is the newest by now.
+        With `newest`, raises `RefusedError` (`network_changed`) if another number is the newest by now (0 before the first version).
         Raises `StoreError`.
         """
         with self._log.change(actor) as change:

@@ -92,7 +92,7 @@ def build_network(
 
 
 def _find_problem(node: BeliefNode) -> str:
-    """Return what is wrong with the names and states of a node, or ""."""
+    """Return the fault in the names and states of a node, or ""."""
     for text in (node.name, *node.states):
         if not 0 < len(text) <= _LONGEST_NAME or not text.isprintable() or text != text.strip():
             return f"{text!r} is not a name of 1 to {_LONGEST_NAME} printable characters"

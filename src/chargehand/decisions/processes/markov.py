@@ -30,7 +30,7 @@ class HoldingTime(Struct, frozen=True):
 class StateChain(Struct, frozen=True, kw_only=True):
     """A chain of named states with its transition matrix, shape (S, S); rows of absorbing states are zero.
 
-    `holding` has the times of the states in which they are known; absorbing states need none.
+    `holding` has the known times; those of absorbing states do not count.
     """
 
     states: tuple[str, ...]
