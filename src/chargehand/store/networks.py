@@ -73,8 +73,8 @@ class NetworkVersions:
     ) -> NetworkVersion:
         """Add a version, unless the newest one has the same digest, and return it.
 
-        With `newest`, raises `RefusedError` (`network_changed`) if another number is the newest by now (0 before the first version).
-        Raises `StoreError`.
+        With `newest` (0 before the first version), raises `RefusedError` (`network_changed`) if another number is
+        the newest by now. Raises `StoreError`.
         """
         with self._log.change(actor) as change:
             query = f"SELECT {_COLUMNS} FROM network_versions WHERE name = :name AND {_NEWEST}"
