@@ -29,8 +29,9 @@ def knowledge() -> None:
 @click.argument("file", type=_FILE)
 @json_option
 def import_(name: str, file: Path, out: Output) -> None:
-    """Store a network from a file of NDJSON or .bif as the newest version of NAME.
+    """Store a network from a file of NDJSON or .bif.
 
+    It becomes the newest version of NAME.
     A file with an error is refused with its line, and nothing is stored.
     """
     from chargehand.app.knowledge import import_network, read_file
@@ -61,7 +62,7 @@ def list_(out: Output) -> None:
 @_number_option
 @json_option
 def show(name: str, number: int | None, out: Output) -> None:
-    """Show the nodes of a network with their states and parents, and all of its versions."""
+    """Show the nodes and versions of a network."""
     from chargehand.app.knowledge import show_network
     from chargehand.reports.reading import StateReader
 
@@ -88,7 +89,9 @@ def show(name: str, number: int | None, out: Output) -> None:
 @_number_option
 @json_option
 def query(name: str, targets: tuple[str, ...], given: tuple[str, ...], number: int | None, out: Output) -> None:
-    """Show the probability of each state of a node, or of several nodes jointly.
+    """Show the probability of each state of a node.
+
+    Several nodes are queried jointly.
 
     \b
     Examples:
@@ -110,8 +113,9 @@ def query(name: str, targets: tuple[str, ...], given: tuple[str, ...], number: i
 @click.argument("file", type=_FILE)
 @json_option
 def update(name: str, file: Path, out: Output) -> None:
-    """Learn from cases and store the result as a new version; earlier versions stay.
+    """Learn from cases, and store a new version.
 
+    Earlier versions stay as they are.
     Each line of the file is a case: an object of nodes and states. Missing or null nodes were not observed.
     """
     from chargehand.app.knowledge import read_file, update_network
@@ -146,7 +150,10 @@ def export(name: str, number: int | None, out: Output) -> None:
 @click.argument("name")
 @json_option
 def remove(name: str, out: Output) -> None:
-    """Remove a network with all its versions; a shipped one is as it was shipped again."""
+    """Remove a network with all its versions.
+
+    A shipped network of that name is used again.
+    """
     from chargehand.app.knowledge import remove_network
     from chargehand.identity.accounts import owner
     from chargehand.reports.reading import StateReader
