@@ -2273,9 +2273,7 @@ export interface components {
         };
         /**
          * EventDocument
-         * @description One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
-         *
-         *     `damaged` says that the line is unreadable; `audit verify` gives details.
+         * @description One line of a log; an erased payload is null, and a `damaged` line unreadable (`audit verify` says why).
          */
         EventDocument: {
             mission: string;
