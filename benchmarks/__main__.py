@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import (
     base,
+    beliefs,
     by_hand,
     checkpoint,
     command,
@@ -64,6 +65,7 @@ _ONCE: dict[str, _Row] = {
     "plans": plans.run,
     "by_hand": by_hand.run,
     "gateway": gateway.run,
+    "beliefs": beliefs.run,
     "egress": egress.run,
     "isolate": isolate.run,
     "server": server.run,
@@ -78,6 +80,7 @@ _ROUNDS = {
     "plans": 3,
     "by_hand": 5,
     "gateway": 20,
+    "beliefs": 5,
     "egress": 20,
     "isolate": 10,
     "server": 10,

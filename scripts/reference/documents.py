@@ -15,6 +15,14 @@ from chargehand.app.checkpoints import (
     RestoreDocument,
     RollbackPreviewDocument,
 )
+from chargehand.app.knowledge import (
+    LearnedVersion,
+    NetworkExport,
+    NetworkList,
+    NetworkView,
+    PosteriorView,
+    RemovedNetwork,
+)
 from chargehand.app.requests import PlanChangeDocument, TaskAllowedDocument
 from chargehand.app.sandbox_commands import ExecDocument, FormatDocument
 from chargehand.app.storage import ProvenanceDocument
@@ -48,6 +56,7 @@ from chargehand.reports.statistics import (
     StatisticsDocument,
     TrialDocument,
 )
+from chargehand.store.networks import NetworkVersion
 
 # The command that prints each record.
 DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
@@ -78,6 +87,13 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     ModelStatisticsDocument: "`model stats`",
     AlertsDocument: "`alerts`, `alerts list`",
     TrialDocument: "`alerts test`",
+    NetworkVersion: "`knowledge import`",
+    NetworkList: "`knowledge list`",
+    NetworkView: "`knowledge show`",
+    PosteriorView: "`knowledge query`",
+    LearnedVersion: "`knowledge update`",
+    NetworkExport: "`knowledge export`",
+    RemovedNetwork: "`knowledge remove`",
     UserDocument: "`user add`, `user role`, `user password`, `user disable`, `user enable`",
     UserListDocument: "`user list`",
     UserRemovedDocument: "`user remove`",

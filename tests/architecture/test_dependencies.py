@@ -25,7 +25,7 @@ PLACES = {
     "keyring": ("credentials/credentials.py",),
     "mcp": ("mcp/",),
     "mcp_types": ("mcp/",),
-    "numpy": ("decisions/routing/",),
+    "numpy": ("decisions/beliefs/", "decisions/processes/", "decisions/routing/"),
     "prometheus_client": ("server/",),
     "psycopg": ("durable/leases.py",),
     "pydantic": ("mcp/",),

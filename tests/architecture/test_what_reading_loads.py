@@ -90,6 +90,14 @@ def test_a_command_that_a_server_does_loads_no_server(tmp_path: Path, form: tupl
     assert count <= SERVED
 
 
+@pytest.mark.parametrize("words", [("knowledge", "list"), ("knowledge", "show", "failure-cause"), ("stats",)])
+def test_only_commands_that_calculate_load_numpy(tmp_path: Path, words: tuple[str, ...]) -> None:
+    _, packages = loaded(tmp_path, *words)
+    assert "numpy" not in packages
+    _, packages = loaded(tmp_path, "knowledge", "query", "failure-cause", "cause")
+    assert "numpy" in packages
+
+
 def test_the_reading_facade_imports_no_module_that_runs_missions(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import sys, chargehand.app.missions; print(*sys.modules)"],

@@ -118,6 +118,11 @@ LOOKS = (
     (("action log", "{action}"), ()),
     (("action log", "{action}", "--follow"), ()),
     (("action cancel", "{action}"), ()),
+    (("knowledge list",), ()),
+    (("knowledge show", "failure-cause"), ()),
+    (("knowledge query", "failure-cause", "cause", "changed", "--given", "end=crashed"), ()),
+    (("knowledge query", "failure-cause", "cause", "--given", "changed=yes:0.7,no:0.3", "--number", "0"), ()),
+    (("knowledge export", "promotion-risk"), ()),
     (("user list",), ()),
     (("token list",), ()),
     (("user log", "--limit", "3"), ()),
@@ -165,6 +170,7 @@ def test_a_remote_command_prints_the_same_json_as_the_local_command(
         ("artifact show", "{artifact}"),
         ("policy show", "--cedar"),
         ("policy show", "--facts"),
+        ("knowledge export", "failure-cause"),
     ],
     ids=lambda words: " ".join(words),
 )
@@ -234,6 +240,11 @@ CHANGES = (
     ("mission continue", "{other}", "and more", "--detach", "--attempts", "1"),
     ("mission cancel", "{other}"),
     ("action answer", "{action}", "yes"),
+    ("knowledge import", "net@", "{network}"),
+    ("knowledge import", "net@", "{cases}"),
+    ("knowledge update", "net@", "{cases}"),
+    ("knowledge update", "net@", "{network}"),
+    ("knowledge remove", "net@"),
     ("user add", "ada@", "--role", "operator", "--no-password"),
     ("user add", "ada@", "--role", "king", "--no-password"),
     ("user role", "ada@", "viewer"),
@@ -254,6 +265,9 @@ def test_a_remote_command_has_the_same_effect_as_the_local_command(
         each["other"] = str(cli.run(repo, agent=agent).document["mission"])
         listed = cli.say("checkpoint", "list", each["waiting"], cwd=repo).document["checkpoints"]
         each |= {"action": names["action"], "first": listed[0]["commit"]}
+        each |= {"network": str(cli.place / "network.ndjson"), "cases": str(cli.place / "cases.ndjson")}
+    (cli.place / "network.ndjson").write_text('{"node": "a", "states": ["x", "y"], "table": [[0.5, 0.5]]}')
+    (cli.place / "cases.ndjson").write_text('{"a": "x"}\n{}\n')
     for change in CHANGES:
         here, there = (
             [word.format(**each).replace("@", end) for word in (*change[0].split(), *change[1:])]
@@ -262,9 +276,10 @@ def test_a_remote_command_has_the_same_effect_as_the_local_command(
         if change[0] == "run":
             there += ["--repo", "repo"]
         local, told = masked(cli.say(*here, cwd=repo)), masked(remote.say(*there))
-        assert [part.replace("adar", "adal") if isinstance(part, str) else part for part in told] == list(local), (
-            change
-        )
+        assert [
+            part.replace("adar", "adal").replace("netr", "netl") if isinstance(part, str) else part
+            for part in told
+        ] == list(local), change
 
 
 def test_alerts_are_those_that_the_server_watches_for(cli: Cli, repo: Path, remote: Remote) -> None:

@@ -55,6 +55,7 @@ def address(route: Operation) -> str:
         "role": "none",
         "action": "x-0",
         "checkpoint": "0123",
+        "network": "failure-cause",
     }
     return API + re.sub(r"\{(\w+)\}", lambda found: names[found[1]], route.path)
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import sqlite3
 
 
+def as_of_version_14(raw: sqlite3.Connection) -> None:
+    raw.execute("DROP TABLE network_versions")
+    raw.execute("UPDATE alembic_version SET version_num = '0014'")
+
+
 def as_of_version_13(raw: sqlite3.Connection) -> None:
+    as_of_version_14(raw)
     for table in ("external_subjects", "pending_sign_ins"):
         raw.execute(f"DROP TABLE {table}")
     raw.execute("UPDATE alembic_version SET version_num = '0013'")

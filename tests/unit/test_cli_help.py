@@ -27,6 +27,7 @@ HEAVY = (
     "httpx",
     "alembic",
     "asyncio",
+    "numpy",
     "chargehand.core",
     "chargehand.app",
 )
@@ -94,6 +95,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",
         "config": "show get set unset list path edit",
+        "knowledge": "import list show query update export remove",
         "branch": "clean",
         "alerts": "list test",
         "user": "add list role password disable enable remove log",

@@ -51,6 +51,7 @@ def run_without(modules: set[str], then: str, tmp_path: Path, **environ: str) ->
     [
         ("server", ("up", "--port", "0"), {}),
         ("mcp", ("mcp",), {}),
+        ("decisions", ("knowledge", "query", "failure-cause", "cause"), {}),
         ("mcp", ("mcp", "--http", "127.0.0.1:0"), {}),
         ("postgres", ("worker",), {"CHARGEHAND_ENGINE_URL": "postgresql://nobody@127.0.0.1:1/none"}),
         ("postgres", ("mission", "list"), {"CHARGEHAND_ENGINE_URL": "postgresql://nobody@127.0.0.1:1/none"}),
@@ -70,7 +71,9 @@ def test_a_command_that_needs_a_missing_part_names_it_and_the_command(
     assert error["hint"].endswith(f"[{extra}]'")
 
 
-@pytest.mark.parametrize("words", [("--help",), ("mission", "list"), ("config", "show"), ("mcp", "--help")])
+@pytest.mark.parametrize(
+    "words", [("--help",), ("mission", "list"), ("config", "show"), ("mcp", "--help"), ("knowledge", "list")]
+)
 def test_a_command_that_needs_no_optional_part_works_without_any(words: tuple[str, ...], tmp_path: Path) -> None:
     done = run_without(EVERY_MODULE | set(LIBRARIES), COMMAND.format(words=words), tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

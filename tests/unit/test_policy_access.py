@@ -24,7 +24,7 @@ EXPECTED = {
     **dict.fromkeys(
         ["session.show", "session.close", "event.follow", "artifact.show", "project.list", "agent.list"]
         + ["model.list", "stats.show", "system.show", "question.list", "action.list", "token.own.list"]
-        + ["action.log", "policy.test"]
+        + ["action.log", "policy.test", "knowledge.show"]
         + [f"mission.{each}" for each in ("list", "show", "events", "transcript", "plan", "report", "diff")]
         + [f"mission.{each}" for each in ("review", "checkpoints", "artifacts", "output")],
         ("viewer", "read"),
@@ -47,7 +47,8 @@ EXPECTED = {
         + ["user.link", "user.unlink"]
         + ["token.list", "token.create", "token.revoke", "config.show", "config.set", "secret.list"]
         + ["secret.set", "project.trust", "policy.allow", "audit.export", "access.list", "store.check"]
-        + ["store.backup", "store.restore", "store.rebuild", "store.collect"],
+        + ["store.backup", "store.restore", "store.rebuild", "store.collect"]
+        + ["knowledge.import", "knowledge.update", "knowledge.remove"],
         ("admin", "administer"),
     ),
 }

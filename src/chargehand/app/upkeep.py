@@ -97,6 +97,8 @@ def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
         with contextlib.suppress(StoreError):  # the report already includes it
             damaged = store.grants.problems(roles=ROLES)
             problems += [audit_problem("", None, "access_damaged", problem) for problem in damaged]
+            damaged = store.networks.problems()
+            problems += [audit_problem("", None, "store_damaged", problem) for problem in damaged]
         from chargehand.durable.engine_file import find_damage
 
         wrong = find_damage(reader.home / "engine.db")

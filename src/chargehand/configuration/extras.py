@@ -39,7 +39,11 @@ EXTRAS = (
         gives="the MCP server for other agents (chargehand mcp)",
         modules=("mcp", "mcp_types", "pydantic", "starlette", "uvicorn"),
     ),
-    Extra(name="decisions", gives="choices and forecasts learned from outcomes", modules=("numpy",)),
+    Extra(
+        name="decisions",
+        gives="choices and forecasts learned from outcomes, and belief networks",
+        modules=("numpy",),
+    ),
     Extra(name="postgres", gives="several machines on one PostgreSQL database", modules=("psycopg",)),
     Extra(name="keyring", gives="secrets in the system's keyring", modules=("keyring",)),
 )

@@ -60,7 +60,9 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
         before = choice.chosen or best.candidate
         fallback = tuple(each for each in before.fallback if each != best.candidate.model)
         chosen = replace(best.candidate, fallback=fallback)
-        return replace(choice, action="use", chosen=chosen, reasons=(*_kept(choice), reason), beside=())
+        return replace(
+            choice, action="use", chosen=chosen, reasons=(*_find_lasting_reasons(choice), reason), beside=()
+        )
 
     def _route(
         self, context: ChoiceContext, options: Sequence[PossibleCandidate], history: ChoiceHistory
@@ -97,7 +99,7 @@ def _can_start(context: ChoiceContext, each: PossibleCandidate) -> bool:
     return each.is_ready and has_key and find_exclusion(context, each) is None
 
 
-def _kept(choice: Choice) -> tuple[ChoiceReason, ...]:
+def _find_lasting_reasons(choice: Choice) -> tuple[ChoiceReason, ...]:
     """Return the reasons for the agent that stay true."""
     return tuple(each for each in choice.reasons if each.code not in {*_ARBITRARY, "retry"})
 

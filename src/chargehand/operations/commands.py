@@ -145,6 +145,14 @@ _CALLS: Mapping[str, tuple[CommandCall, ...]] = {
     "model probe": (CommandCall(names={"name": "model"}),),
     "role show": (CommandCall(names={"name": "role"}),),
     "config show": (CommandCall(names={"origin": "origins"}),),
+    "knowledge import": (CommandCall(names={"name": "network"}, unsent=("file",)),),
+    "knowledge show": (CommandCall(names={"name": "network"}),),
+    "knowledge query": (CommandCall(names={"name": "network"}),),
+    "knowledge update": (CommandCall(names={"name": "network"}, unsent=("file",)),),
+    "knowledge export": (
+        CommandCall(names={"name": "network"}, fixed={"format": "json"}, raw={"format": "ndjson"}),
+    ),
+    "knowledge remove": (CommandCall(names={"name": "network"}),),
     "policy show": (
         CommandCall(route="get_policy_facts", when=("facts",), unsent=("facts", "cedar", "repo")),
         CommandCall(route="get_policy", unsent=("facts", "cedar")),

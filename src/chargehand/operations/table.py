@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chargehand.operations import changes, logs, missions, sessions, system, work
+from chargehand.operations import changes, knowledge, logs, missions, sessions, system, work
 from chargehand.operations.operation import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -11,5 +11,6 @@ OPERATIONS: tuple[Operation, ...] = (
     *changes.OPERATIONS.operations,
     *work.OPERATIONS.operations,
     *system.OPERATIONS.operations,
+    *knowledge.OPERATIONS.operations,
     *sessions.OPERATIONS.operations,
 )

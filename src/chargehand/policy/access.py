@@ -41,7 +41,8 @@ _ACTIONS: Mapping[AccessRule, str] = {
     AccessRule("viewer", "read"): "session.show session.close mission.list mission.show mission.events "
     "mission.transcript mission.plan mission.report mission.diff mission.review mission.checkpoints "
     "mission.artifacts mission.output artifact.show event.follow project.list agent.list model.list "
-    "stats.show system.show question.list action.list action.log policy.test token.own.list",
+    "stats.show system.show question.list action.list action.log policy.test token.own.list "
+    "knowledge.show",
     # It reads all of the log and every stored file: work for the machine, without revealing anything.
     AccessRule("operator", "read"): "audit.verify",
     AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
@@ -56,7 +57,7 @@ _ACTIONS: Mapping[AccessRule, str] = {
     AccessRule("admin", "administer"): "user.list user.create user.role user.password user.disable "
     "user.enable user.remove user.link user.unlink token.list token.create token.revoke config.show config.set "
     "secret.list secret.set project.trust policy.allow audit.export access.list store.check store.backup "
-    "store.restore store.rebuild store.collect",
+    "store.restore store.rebuild store.collect knowledge.import knowledge.update knowledge.remove",
 }
 ACCESS_RULES: Mapping[str, AccessRule] = {
     action: rule for rule, actions in _ACTIONS.items() for action in actions.split()

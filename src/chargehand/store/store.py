@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
     from chargehand.store.alerts import Alerts, Followers
     from chargehand.store.envelopes import Envelope
     from chargehand.store.idempotency import IdempotencyKeys
+    from chargehand.store.networks import NetworkVersions
     from chargehand.store.reviews import Reviews
     from chargehand.store.sign_ins import ExternalSubjects, PendingSignIns
 
@@ -129,6 +130,13 @@ class Store:
         from chargehand.store.idempotency import IdempotencyKeys
 
         return IdempotencyKeys(self.database, clock=self._clock)
+
+    @cached_property
+    def networks(self) -> NetworkVersions:
+        """The versions of belief networks."""
+        from chargehand.store.networks import NetworkVersions
+
+        return NetworkVersions(self.database, self.access_log)
 
     @cached_property
     def reviews(self) -> Reviews:

@@ -1280,6 +1280,114 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/knowledge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List belief networks.
+         * @description Needs the role viewer and the scope read. Like `chargehand knowledge list`.
+         */
+        get: operations["get_knowledge"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/knowledge/{network}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show a belief network.
+         * @description Needs the role viewer and the scope read. Like `chargehand knowledge show`.
+         */
+        get: operations["get_knowledge_network"];
+        /**
+         * Import a belief network as a new version.
+         * @description Needs the role admin and the scope administer. Like `chargehand knowledge import`.
+         */
+        put: operations["put_knowledge_network"];
+        post?: never;
+        /**
+         * Remove a belief network with all its versions.
+         * @description Needs the role admin and the scope administer. Like `chargehand knowledge remove`.
+         */
+        delete: operations["delete_knowledge_network"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/knowledge/{network}/posterior": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Return the distribution of nodes given evidence.
+         * @description Needs the role viewer and the scope read. Like `chargehand knowledge query`.
+         */
+        get: operations["get_knowledge_network_posterior"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/knowledge/{network}/cases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Learn from cases, as a new version.
+         * @description Needs the role admin and the scope administer. Like `chargehand knowledge update`.
+         */
+        post: operations["post_knowledge_network_cases"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/knowledge/{network}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export a belief network.
+         * @description Needs the role viewer and the scope read. Like `chargehand knowledge export`.
+         */
+        get: operations["get_knowledge_network_export"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/session": {
         parameters: {
             query?: never;
@@ -1840,6 +1948,26 @@ export interface components {
             dirty: boolean;
         };
         /**
+         * BeliefNode
+         * @description A variable, its `states`, its `parents`, and the probabilities of its states given theirs.
+         *
+         *     `table` has a row for each combination of the parents' states, the last parent's varying fastest, and a column
+         *     for each state. `counts` has the same shape: the parameters of each row's Dirichlet distribution, of which the
+         *     row of `table` is the mean, whatever it was before; it is empty for a table that was never learned.
+         */
+        BeliefNode: {
+            name: string;
+            states: string[];
+            /** @default [] */
+            parents: string[];
+            /** @default [] */
+            table: number[][];
+            /** @default [] */
+            counts: number[][];
+            /** @default  */
+            note: string;
+        };
+        /**
          * Catalogue
          * @description The models of the catalogue, of one provider or of all.
          */
@@ -2145,9 +2273,7 @@ export interface components {
         };
         /**
          * EventDocument
-         * @description One line of `mission log`, `mission watch` and `project log`; an erased payload is null.
-         *
-         *     `damaged` says that the line is unreadable; `audit verify` gives details.
+         * @description One line of a log; an erased payload is null, and a `damaged` line unreadable (`audit verify` says why).
          */
         EventDocument: {
             mission: string;
@@ -2384,6 +2510,15 @@ export interface components {
             count: number;
             /** @default [] */
             tests: string[];
+        };
+        /**
+         * LearnedVersion
+         * @description The version made by an update; `incomplete` of its `cases` had nodes that were not observed.
+         */
+        LearnedVersion: {
+            network: components["schemas"]["NetworkVersion"];
+            cases: number;
+            incomplete: number;
         };
         /**
          * LineCount
@@ -2955,6 +3090,21 @@ export interface components {
             differing: components["schemas"]["DifferingSums"] | null;
         };
         /**
+         * NetworkExport
+         * @description A version as NDJSON.
+         */
+        NetworkExport: {
+            network: components["schemas"]["NetworkVersion"];
+            content: string;
+        };
+        /**
+         * NetworkList
+         * @description The newest version of each network.
+         */
+        NetworkList: {
+            networks: components["schemas"]["NetworkVersion"][];
+        };
+        /**
          * NetworkStats
          * @description Requests of sandboxes to hosts, and the bytes of the allowed ones.
          */
@@ -2981,6 +3131,30 @@ export interface components {
             hosts_refused: {
                 [key: string]: number;
             };
+        };
+        /**
+         * NetworkVersion
+         * @description A version of a network, with its digest; numbers count from 1, and 0 is shipped.
+         *
+         *     `parent` is the digest of the version it was learned from, "" if it was imported. `created` is ISO 8601 in UTC.
+         */
+        NetworkVersion: {
+            name: string;
+            number: number;
+            version: string;
+            parent: string;
+            author: string;
+            created: string;
+        };
+        /**
+         * NetworkView
+         * @description One version with its nodes, and all versions of the network, oldest first.
+         */
+        NetworkView: {
+            network: components["schemas"]["NetworkVersion"];
+            note: string;
+            nodes: components["schemas"]["BeliefNode"][];
+            versions: components["schemas"]["NetworkVersion"][];
         };
         /**
          * NoteDocument
@@ -3095,6 +3269,17 @@ export interface components {
             plan: components["schemas"]["Plan"];
             /** @default [] */
             collisions: components["schemas"]["CollisionDocument"][];
+        };
+        /**
+         * PosteriorView
+         * @description The distribution of targets in one version given evidence, and the natural logarithm of its probability.
+         */
+        PosteriorView: {
+            network: components["schemas"]["NetworkVersion"];
+            targets: string[];
+            given: string[];
+            outcomes: components["schemas"]["StateProbability"][];
+            log_evidence: number;
         };
         /**
          * Price
@@ -3266,6 +3451,15 @@ export interface components {
         Reason: {
             code: string;
             message: string;
+        };
+        /**
+         * RemovedNetwork
+         * @description A removed network and its number of versions; `shipped` says that the shipped one is in force again.
+         */
+        RemovedNetwork: {
+            name: string;
+            versions: number;
+            shipped: boolean;
         };
         /**
          * ReportDocument
@@ -3668,6 +3862,14 @@ export interface components {
         Side: {
             mode: number;
             id: string;
+        };
+        /**
+         * StateProbability
+         * @description The probability that each target is in its state of `states`, in the order of the targets.
+         */
+        StateProbability: {
+            states: string[];
+            probability: number;
         };
         /**
          * StatisticsDocument
@@ -7124,6 +7326,281 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["AuditView"];
                 };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_knowledge: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The newest version of each network. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NetworkList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_knowledge_network: {
+        parameters: {
+            query?: {
+                number?: number | null;
+            };
+            header?: never;
+            path: {
+                network: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One version with its nodes, and all versions of the network, oldest first. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NetworkView"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    put_knowledge_network: {
+        parameters: {
+            query?: never;
+            header?: {
+                "If-Match"?: string;
+            };
+            path: {
+                network: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    content: string;
+                };
+            };
+        };
+        responses: {
+            /** @description A version of a network, with its digest; numbers count from 1, and 0 is shipped. `parent` is the digest of the version it was learned from, "" if it was imported. `created` is ISO 8601 in UTC. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NetworkVersion"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            412: components["responses"]["412"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    delete_knowledge_network: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                network: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A removed network and its number of versions; `shipped` says that the shipped one is in force again. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RemovedNetwork"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_knowledge_network_posterior: {
+        parameters: {
+            query: {
+                number?: number | null;
+                targets: string[];
+                given?: string[];
+            };
+            header?: never;
+            path: {
+                network: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The distribution of targets in one version given evidence, and the natural logarithm of its probability. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PosteriorView"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_knowledge_network_cases: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                network: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    content: string;
+                };
+            };
+        };
+        responses: {
+            /** @description The version made by an update; `incomplete` of its `cases` had nodes that were not observed. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LearnedVersion"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_knowledge_network_export: {
+        parameters: {
+            query?: {
+                number?: number | null;
+                format?: "json" | "ndjson";
+            };
+            header?: never;
+            path: {
+                network: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A version as NDJSON. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NetworkExport"];
+                    "application/x-ndjson": string;
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             400: components["responses"]["400"];
             401: components["responses"]["401"];

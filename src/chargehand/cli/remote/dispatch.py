@@ -179,6 +179,12 @@ def _write(request: RemoteRequest, output: Path, pieces: Any, *, missions: tuple
     return 0
 
 
+def _send_file(request: RemoteRequest) -> int:
+    from chargehand.app.knowledge import read_file
+
+    return _print(request, request.ask(content=read_file(request.parameters["file"])))
+
+
 def _verify(request: RemoteRequest) -> int:
     head = request.parameters["head"]
     return _print(request, request.ask(head=None if head is None else head.read().decode(errors="replace")))
@@ -274,6 +280,8 @@ _HANDLERS: Mapping[str, Callable[[RemoteRequest], int]] = {
     "mission report": _report,
     "audit export": _export,
     "audit verify": _verify,
+    "knowledge import": _send_file,
+    "knowledge update": _send_file,
     "policy why": _show_judgements,
     "user log": _show_access,
     "user add": _with_password,

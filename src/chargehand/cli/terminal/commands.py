@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "secret": ("chargehand.cli.secret", "secret"),
         "config": ("chargehand.cli.config", "config"),
         "project": ("chargehand.cli.project", "project"),
+        "knowledge": ("chargehand.cli.knowledge", "knowledge"),
         "policy": ("chargehand.cli.policy", "policy"),
         "sandbox": ("chargehand.cli.doctor", "sandbox"),
         "completion": ("chargehand.cli.completion", "completion"),

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from chargehand.decisions.routing.records import (
@@ -55,8 +56,7 @@ def normal_cdf(z: Array) -> Array:
     return found
 
 
-@dataclass(frozen=True)
-class TaskBelief:
+class TaskBelief(Struct, frozen=True, eq=False, kw_only=True):
     """What the attempts on one task say of it: per weight the difficulty, each family's part, and the price."""
 
     kind: str
@@ -71,8 +71,7 @@ class TaskBelief:
         return self.families[number].get(family, _PART_WEIGHTS)
 
 
-@dataclass(frozen=True)
-class KindBelief:
+class KindBelief(Struct, frozen=True, eq=False, kw_only=True):
     """Beliefs about the arms in one kind of task; row 0 of means and covariances is the level of the kind."""
 
     arms: tuple[RouterCandidate, ...]
@@ -83,9 +82,9 @@ class KindBelief:
     price_covariance: Array
     squares: float = _SPREAD * _SPREAD_COUNT
     count: float = _SPREAD_COUNT
-    arm_squares: Mapping[str, float] = field(default_factory=dict)
-    costs: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    drift: Mapping[str, float] = field(default_factory=dict)
+    arm_squares: Mapping[str, float] = {}
+    costs: Mapping[str, tuple[int, float]] = {}
+    drift: Mapping[str, float] = {}
     outcomes: int = 0
     spent: float = 0.0
 
@@ -118,14 +117,13 @@ class KindBelief:
         return (_ARM_COUNT * self.shared_spread + self.arm_squares.get(arm, 0.0)) / (_ARM_COUNT + number)
 
 
-@dataclass(frozen=True)
-class RouterState:
+class RouterState(Struct, frozen=True, eq=False):
     """All beliefs; folding a record returns a new state and changes nothing of this one."""
 
     false_green: float = 0.0
     false_red: float = 0.0
-    kinds: Mapping[str, KindBelief] = field(default_factory=dict)
-    tasks: Mapping[str, TaskBelief] = field(default_factory=dict)
+    kinds: Mapping[str, KindBelief] = {}
+    tasks: Mapping[str, TaskBelief] = {}
     last: str = ""
     begun: int = 0
     spent: float = 0.0

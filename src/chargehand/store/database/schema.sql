@@ -221,6 +221,17 @@ CREATE TABLE pending_sign_ins (
     PRIMARY KEY (digest)
 );
 
+CREATE TABLE network_versions (
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL, -- from 1
+    version TEXT NOT NULL, -- digest of the content and of parent
+    parent TEXT NOT NULL, -- the version it was learned from, '' if imported
+    content BLOB NOT NULL, -- NDJSON
+    author TEXT NOT NULL,
+    created TEXT NOT NULL,
+    PRIMARY KEY (name, number)
+);
+
 CREATE TABLE api_tokens (
     id TEXT NOT NULL,
     digest TEXT NOT NULL,

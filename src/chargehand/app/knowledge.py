@@ -1,0 +1,265 @@
+"""Use cases of belief networks: import, query, learning, export; their versions are in the store.
+
+A shipped network has the number 0. A stored version of the same name takes precedence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import msgspec
+
+from chargehand.configuration.extras import require_extra
+from chargehand.core.errors import (
+    ChargehandError,
+    InfrastructureError,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+    nearest,
+)
+from chargehand.decisions.belief_networks import (
+    SHIPPED,
+    BeliefNetwork,
+    BeliefNode,
+    read_cases,
+    read_evidence,
+    read_network,
+    shipped_network,
+    write_network,
+)
+from chargehand.identity.accounts import Caller
+from chargehand.reports.reading import StateReader
+from chargehand.store.accounts import Actor
+from chargehand.store.networks import NetworkVersion
+
+# The server accepts bodies of 1 MiB, in which quotes are escaped.
+LARGEST_FILE = 1_000_000
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_AUTHOR = "chargehand"
+# Two updates at once take turns; more than so many in a row would be a fault of ours.
+_MOST_TRIES = 20
+
+
+class NetworkList(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest version of each network."""
+
+    networks: tuple[NetworkVersion, ...]
+
+
+class NetworkView(msgspec.Struct, frozen=True, kw_only=True):
+    """One version with its nodes, and all versions of the network, oldest first."""
+
+    network: NetworkVersion
+    note: str
+    nodes: tuple[BeliefNode, ...]
+    versions: tuple[NetworkVersion, ...]
+
+
+class StateProbability(msgspec.Struct, frozen=True, kw_only=True):
+    """The probability that each target is in its state of `states`, in the order of the targets."""
+
+    states: tuple[str, ...]
+    probability: float
+
+
+class PosteriorView(msgspec.Struct, frozen=True, kw_only=True):
+    """The distribution of targets in one version given evidence, and the natural logarithm of its probability."""
+
+    network: NetworkVersion
+    targets: tuple[str, ...]
+    given: tuple[str, ...]
+    outcomes: tuple[StateProbability, ...]
+    log_evidence: float
+
+
+class LearnedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """The version made by an update; `incomplete` of its `cases` had nodes that were not observed."""
+
+    network: NetworkVersion
+    cases: int
+    incomplete: int
+
+
+class NetworkExport(msgspec.Struct, frozen=True, kw_only=True):
+    """A version as NDJSON."""
+
+    network: NetworkVersion
+    content: str
+
+
+class RemovedNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """A removed network and its number of versions; `shipped` says that the shipped one is in force again."""
+
+    name: str
+    versions: int
+    shipped: bool
+
+
+def read_file(path: Path) -> str:
+    """Return the text of a file of a network or of cases. Raises `UsageError` (`network_file`)."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) <= LARGEST_FILE:
+            return content.decode()
+        problem = f"it has more than {LARGEST_FILE} bytes; give a smaller one, or cases in several files"
+    except UnicodeDecodeError as error:
+        problem = f"byte {error.start} is not UTF-8"
+    except OSError as error:
+        problem = error.strerror or "it cannot be read"
+    raise UsageError(f"{str(path)!r}: {problem}", code="network_file", hint="give a file of NDJSON or .bif")
+
+
+def import_network(reader: StateReader, name: str, content: str, *, by: Caller) -> NetworkVersion:
+    """Store a network as the newest version of a name; the same content as the newest one changes nothing.
+
+    Raises `UsageError` (`network_invalid`) with line, value and reason.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} is not a network's name",
+            code="network_invalid",
+            hint="write up to 64 of a-z, 0-9, '.', '_' and '-', a letter or digit first",
+        )
+    network = read_network(content.encode())
+    return reader.store.networks.add(
+        name,
+        write_network(network),
+        version=network.version,
+        parent=network.parent,
+        action="knowledge.import",
+        actor=_actor(by),
+    )
+
+
+def list_networks(reader: StateReader) -> NetworkList:
+    """Return the newest version of each stored and shipped network, by name."""
+    rows = {name: _shipped_version(name) for name in SHIPPED}
+    rows |= {row.name: row for row in reader.store.networks.list()}
+    return NetworkList(networks=tuple(rows[name] for name in sorted(rows)))
+
+
+def show_network(reader: StateReader, name: str, *, number: int | None = None) -> NetworkView:
+    """Return a version, by default the newest. Raises `NotFoundError`."""
+    row, network = load_network(reader, name, number=number)
+    shipped = (_shipped_version(name),) if name in SHIPPED else ()
+    versions = (*shipped, *reader.store.networks.versions(name))
+    return NetworkView(network=row, note=network.note, nodes=network.nodes, versions=versions)
+
+
+def query_posterior(
+    reader: StateReader, name: str, targets: Sequence[str], given: Sequence[str], *, number: int | None = None
+) -> PosteriorView:
+    """Return the joint distribution of nodes given evidence such as `node=state` or `node=state:0.7,other:0.3`.
+
+    Raises `NotFoundError`; `UsageError`: `evidence_invalid`, `evidence_impossible`, `network_too_large`,
+    `not_installed`.
+    """
+    require_extra("decisions")
+    from chargehand.decisions.belief_inference import query_network
+
+    row, network = load_network(reader, name, number=number)
+    posterior = query_network(network, targets, read_evidence(network, given))
+    states = [network.node(target).states for target in posterior.targets]
+    outcomes = tuple(
+        StateProbability(states=each, probability=value)
+        for each, value in zip(product(*states), posterior.probabilities.ravel().tolist(), strict=True)
+    )
+    return PosteriorView(
+        network=row,
+        targets=posterior.targets,
+        given=tuple(given),
+        outcomes=outcomes,
+        log_evidence=posterior.log_evidence,
+    )
+
+
+def update_network(reader: StateReader, name: str, content: str, *, by: Caller) -> LearnedVersion:
+    """Learn from cases in NDJSON and store the result as a new version; earlier versions stay as they are.
+
+    Raises `NotFoundError`, `UsageError` (`cases_invalid`) with line, value and reason.
+    """
+    require_extra("decisions")
+    from chargehand.decisions.belief_inference import learn_cases
+
+    for turn in range(1, _MOST_TRIES + 1):
+        old, network = load_network(reader, name)
+        learned = learn_cases(network, read_cases(content.encode(), network))
+        try:
+            row = reader.store.networks.add(
+                name,
+                write_network(learned.network),
+                version=learned.network.version,
+                parent=learned.network.parent,
+                action="knowledge.update",
+                actor=_actor(by),
+                newest=old.number,
+            )
+        except RefusedError as error:
+            # Another update came first: learn from its version, so that neither is lost.
+            if error.code != "network_changed" or turn == _MOST_TRIES:
+                raise
+        else:
+            break
+    return LearnedVersion(network=row, cases=learned.cases, incomplete=learned.incomplete)
+
+
+def export_network(reader: StateReader, name: str, *, number: int | None = None) -> NetworkExport:
+    """Return a version as NDJSON. Raises `NotFoundError`."""
+    row, network = load_network(reader, name, number=number)
+    return NetworkExport(network=row, content=write_network(network).decode())
+
+
+def remove_network(reader: StateReader, name: str, *, by: Caller) -> RemovedNetwork:
+    """Remove all stored versions of a network. Raises `NotFoundError`."""
+    removed = reader.store.networks.remove(name, actor=_actor(by))
+    return RemovedNetwork(name=name, versions=removed, shipped=name in SHIPPED)
+
+
+def load_network(
+    reader: StateReader, name: str, *, number: int | None = None
+) -> tuple[NetworkVersion, BeliefNetwork]:
+    """Return a version of a stored or shipped network, the newest by default. Raises `NotFoundError`.
+
+    Raises `InfrastructureError` (`store_corrupt`) if the stored content was changed.
+    """
+    found = None if number == 0 else reader.store.networks.load(name, number)
+    if found is None and name in SHIPPED and number in (None, 0):
+        return _shipped_version(name), shipped_network(name)
+    if found is None:
+        names = [each.name for each in list_networks(reader).networks]
+        if name in names:
+            raise NotFoundError(
+                f"the network {name!r} has no version {number}",
+                hint=f"chargehand knowledge show {name} lists them",
+            )
+        raise NotFoundError(f"there is no network {name!r}", hint=nearest(name, names))
+    row, content = found
+    try:
+        network = read_network(content, parent=row.parent)
+    except ChargehandError as error:
+        raise _damage_error(row, error.message) from error
+    if network.version != row.version:
+        raise _damage_error(row, f"its digest is {network.version}, not {row.version}")
+    return row, network
+
+
+def _damage_error(row: NetworkVersion, problem: str) -> InfrastructureError:
+    return InfrastructureError(
+        f"version {row.number} of the network {row.name!r} is damaged: {problem}",
+        code="store_corrupt",
+        hint="`chargehand store check` shows what else is; import the network again, or use an earlier version",
+    )
+
+
+def _shipped_version(name: str) -> NetworkVersion:
+    version = shipped_network(name).version
+    return NetworkVersion(name=name, number=0, version=version, parent="", author=_AUTHOR, created="")
+
+
+def _actor(by: Caller) -> Actor:
+    return Actor(user=by.user, address=by.address)

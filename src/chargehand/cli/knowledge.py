@@ -1,0 +1,169 @@
+"""`chargehand knowledge`: belief networks, their versions, and questions to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.terminal.options import json_option
+
+if TYPE_CHECKING:
+    from chargehand.cli.terminal.output import Output
+    from chargehand.store.networks import NetworkVersion
+
+_FILE = click.Path(path_type=Path)
+_number_option = click.option(
+    "--number", type=click.IntRange(0), help="A version's number, by default the newest; 0 is the shipped one."
+)
+
+
+@click.group()
+def knowledge() -> None:
+    """Store belief networks, ask them for probabilities, and let them learn from cases."""
+
+
+@knowledge.command("import")
+@click.argument("name")
+@click.argument("file", type=_FILE)
+@json_option
+def import_(name: str, file: Path, out: Output) -> None:
+    """Store a network from a file of NDJSON or .bif.
+
+    It becomes the newest version of NAME.
+    A file with an error is refused with its line, and nothing is stored.
+    """
+    from chargehand.app.knowledge import import_network, read_file
+    from chargehand.identity.accounts import owner
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        stored = import_network(reader, name, read_file(file), by=owner(reader))
+    out.document(stored)
+    out.text(f"{name} is stored as version {stored.number} ({stored.version})")
+
+
+@knowledge.command("list")
+@json_option
+def list_(out: Output) -> None:
+    """List all networks with their newest versions."""
+    from chargehand.app.knowledge import list_networks
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        listed = list_networks(reader)
+    out.document(listed)
+    out.table(("NAME", "NUMBER", "VERSION", "AUTHOR", "CREATED"), [_columns(each) for each in listed.networks])
+
+
+@knowledge.command()
+@click.argument("name")
+@_number_option
+@json_option
+def show(name: str, number: int | None, out: Output) -> None:
+    """Show the nodes and versions of a network."""
+    from chargehand.app.knowledge import show_network
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        shown = show_network(reader, name, number=number)
+    out.document(shown)
+    out.text(f"{name}, version {shown.network.number} ({shown.network.version})")
+    if shown.note:
+        out.text(shown.note)
+    rows = [(each.name, ", ".join(each.states), ", ".join(each.parents) or "-") for each in shown.nodes]
+    out.table(("NODE", "STATES", "PARENTS"), rows)
+    out.table(("NAME", "NUMBER", "VERSION", "AUTHOR", "CREATED"), [_columns(each) for each in shown.versions])
+
+
+@knowledge.command()
+@click.argument("name")
+@click.argument("targets", metavar="TARGET...", nargs=-1, required=True)
+@click.option(
+    "--given",
+    multiple=True,
+    metavar="NODE=STATE",
+    help="Observed state, or NODE=STATE:LIKELIHOOD,...",
+)
+@_number_option
+@json_option
+def query(name: str, targets: tuple[str, ...], given: tuple[str, ...], number: int | None, out: Output) -> None:
+    """Show the probability of each state of a node.
+
+    Several nodes are queried jointly.
+
+    \b
+    Examples:
+      chargehand knowledge query failure-cause cause --given end=crashed
+      chargehand knowledge query promotion-risk wrong --given unread=none:4,some:1
+    """
+    from chargehand.app.knowledge import query_posterior
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        posterior = query_posterior(reader, name, targets, given, number=number)
+    out.document(posterior)
+    rows = [(*each.states, f"{each.probability:.6f}") for each in posterior.outcomes]
+    out.table((*posterior.targets, "PROBABILITY"), rows)
+
+
+@knowledge.command()
+@click.argument("name")
+@click.argument("file", type=_FILE)
+@json_option
+def update(name: str, file: Path, out: Output) -> None:
+    """Learn from cases, and store a new version.
+
+    Earlier versions stay as they are.
+    Each line of the file is a case: an object of nodes and states. Missing or null nodes were not observed.
+    """
+    from chargehand.app.knowledge import read_file, update_network
+    from chargehand.identity.accounts import owner
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        learned = update_network(reader, name, read_file(file), by=owner(reader))
+    out.document(learned)
+    stored = learned.network
+    out.text(f"{name} learned from {learned.cases} cases: version {stored.number} ({stored.version})")
+
+
+@knowledge.command()
+@click.argument("name")
+@_number_option
+@json_option
+def export(name: str, number: int | None, out: Output) -> None:
+    """Print a network as NDJSON, which `knowledge import` reads."""
+    from chargehand.app.knowledge import export_network
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        exported = export_network(reader, name, number=number)
+    if out.as_json:
+        out.document(exported)
+    else:
+        out.raw(exported.content.encode())
+
+
+@knowledge.command()
+@click.argument("name")
+@json_option
+def remove(name: str, out: Output) -> None:
+    """Remove a network with all its versions.
+
+    A shipped network of that name is used again.
+    """
+    from chargehand.app.knowledge import remove_network
+    from chargehand.identity.accounts import owner
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        removed = remove_network(reader, name, by=owner(reader))
+    out.document(removed)
+    out.text(f"{name} was removed with {removed.versions} versions")
+
+
+def _columns(version: NetworkVersion) -> tuple[str, ...]:
+    number = str(version.number) if version.number else "shipped"
+    return (version.name, number, version.version, version.author, version.created[:19] or "-")

@@ -1,0 +1,1 @@
+"""Belief networks: records, file formats, inference and learning."""

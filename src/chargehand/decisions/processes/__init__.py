@@ -1,0 +1,1 @@
+"""Markov decision processes and Markov chains over states of a task."""
