@@ -75,7 +75,7 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
 
 
 def _find_options(context: ChoiceContext, choice: Choice) -> list[PossibleCandidate]:
-    """Return the candidates that the fixed rules do not tell apart, an empty list if there is a reason for their choice."""
+    """Return the candidates that the fixed rules do not tell apart; they have no reason for their choice."""
     if any(each.strategy for each in context.candidates):  # a task's next round: which of the other models
         if choice.chosen is None or choice.chosen.strategy != "model":
             return []

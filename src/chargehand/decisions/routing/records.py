@@ -12,7 +12,7 @@ Verdict = Literal["green", "red"]
 
 
 class TaskBegins(Struct, frozen=True, kw_only=True, tag_field="type", tag="task"):
-    """A task begins; `features["kind"]` names a class of tasks with its own prices and rates, such as a repository.
+    """A task begins; `features["kind"]` names a class of tasks with its own prices and rates (a repository).
 
     `task` tells tasks apart that run at the same time; empty: attempts belong to the task that began last.
     """
