@@ -17,6 +17,8 @@ from chargehand.app.worker import Worker
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import UsageError
 from chargehand.core.state import MissionState
+from chargehand.reports.choices import explain_choices
+from chargehand.reports.reading import StateReader
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -71,6 +73,13 @@ def test_the_agent_that_works_is_chosen_after_outcomes_of_both(tmp_path: Path) -
     assert (learned.request.agent, learned.status) == ("works", "promoted")
     assert learned.request.why.startswith("works: ")
     assert learned.request.why.endswith("from 8 attempts")
+    assert learned.chosen[-1].code == "learned"
+    with StateReader.open(environ=project.environ, cwd=project.repo) as reader:
+        (choice,) = explain_choices(reader, learned.id).choices
+    assert choice.learned is not None
+    assert (choice.chosen, choice.learned.chosen, choice.learned.replayed) == ("works", "works", True)
+    assert [each.name for each in choice.learned.candidates] == ["works", "broken"]
+    assert (choice.learned.outcomes, choice.learned.is_guess) == (8, True)
     # The person's word still wins.
     assert project.run(21, "broken").status == "failed"
     again = project.run(22)

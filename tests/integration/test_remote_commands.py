@@ -118,6 +118,7 @@ LOOKS = (
     (("action log", "{action}"), ()),
     (("action log", "{action}", "--follow"), ()),
     (("action cancel", "{action}"), ()),
+    (("decision why", "{promoted}"), ()),
     (("knowledge list",), ()),
     (("knowledge show", "failure-cause"), ()),
     (("knowledge query", "failure-cause", "cause", "changed", "--given", "end=crashed"), ()),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from test_decision_rules import contexts
 
 from chargehand.core.choices import (
@@ -22,6 +25,7 @@ from chargehand.core.choices import (
     render_reasons,
 )
 from chargehand.core.records import ChoiceReason
+from chargehand.decisions.explanation import explain_choice
 from chargehand.decisions.learned import LearnedRules
 from chargehand.decisions.rules import FixedRules
 from chargehand.testing.choices.conformance import ChooserContract
@@ -139,6 +143,30 @@ def test_the_next_round_tries_the_other_model_with_the_best_prospects() -> None:
     )
     assert FixedRules().choose(context, GOOD).chosen == Candidate(agent="native", model="one", strategy="model")
     assert MEANS.choose(context, GOOD).chosen == Candidate(agent="native", model="two", strategy="model")
+
+
+def test_a_choice_is_explained_by_its_evidence_and_computed_again() -> None:
+    (reason,) = MEANS.choose(request(*MODELS), GOOD).reasons
+    found = explain_choice(reason)
+    assert found is not None
+    assert (found.chosen, found.replayed, found.outcomes, found.is_guess) == ("native with two", True, 45, False)
+    assert found.candidates[0].name == "native with two"
+    assert found.candidates[0].known_costs == 15
+    assert found.candidates[0].value_usd - found.candidates[1].value_usd == pytest.approx(found.gain_usd)
+    assert explain_choice(ChoiceReason("only_agent", "native")) is None
+    assert explain_choice(replace(reason, evidence="{")) is None
+    evidence = json.loads(str(reason.evidence))
+    evidence["considered"][0]["chance"] += 0.1  # of the draw
+    changed = explain_choice(replace(reason, evidence=json.dumps(evidence)))
+    assert changed is not None
+    assert not changed.replayed
+    evidence["considered"][0]["skill"] = "no number"
+    assert explain_choice(replace(reason, evidence=json.dumps(evidence))) is None
+
+
+def test_a_price_that_no_attempt_showed_is_not_stated() -> None:
+    unknown = outcomes(*[("one", False, None), ("two", True, None)] * 8)
+    assert "at a price not known yet" in render_reasons(MEANS.choose(request("one", "two"), unknown).reasons)
 
 
 @settings(max_examples=150, deadline=None)

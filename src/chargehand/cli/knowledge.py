@@ -1,4 +1,4 @@
-"""`chargehand knowledge`: belief networks, their versions, and questions to them."""
+"""`chargehand knowledge`, belief networks and questions to them; and `chargehand decision`, explained choices."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option
+from chargehand.cli.terminal.options import json_option, mission_argument
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
+    from chargehand.decisions.explanation import ComparedCandidate
+    from chargehand.reports.choices import ExplainedChoice
     from chargehand.store.networks import NetworkVersion
 
 _FILE = click.Path(path_type=Path)
@@ -167,3 +169,65 @@ def remove(name: str, out: Output) -> None:
 def _columns(version: NetworkVersion) -> tuple[str, ...]:
     number = str(version.number) if version.number else "shipped"
     return (version.name, number, version.version, version.author, version.created[:19] or "-")
+
+
+@click.group()
+def decision() -> None:
+    """Explain how agents and models were chosen."""
+
+
+@decision.command()
+@mission_argument
+@json_option
+def why(mission: str, out: Output) -> None:
+    """Explain each choice of agent and model in a mission.
+
+    A choice that was learned from outcomes is shown with the chance, price and value of each candidate, and is
+    computed again from its record.
+
+    \b
+    Example:
+      chargehand decision why last
+    """
+    from chargehand.reports.choices import explain_choices
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        found = explain_choices(reader, mission)
+    out.document(found)
+    if not found.choices:
+        out.text("No choice of agent or model is recorded with its reasons.")
+    for each in found.choices:
+        _show_choice(out, each)
+
+
+_LEFT_OUT = {
+    "tried": "was tried on this task",
+    "no_money": "costs more than the money left",
+    "price_unknown": "is too dear to try only to learn its price",
+    "worse": "is worse than the others at its price",
+}
+
+
+def _show_choice(out: Output, choice: ExplainedChoice) -> None:
+    subject = f"task {choice.task}: {choice.chosen}" if choice.task else choice.chosen
+    out.text(f"{subject} ({choice.why})")
+    learned = choice.learned
+    if learned is None:
+        return
+    rows = [
+        (each.name, f"{each.chance:.0%}", _price(each), f"{each.value_usd:.2f} USD") for each in learned.candidates
+    ]
+    out.table(("CANDIDATE", "CHANCE", "PRICE", "VALUE"), rows)
+    for left in learned.left_out:
+        out.text(f"  {left.name} {_LEFT_OUT[left.reason]}")
+    guess = ", a guess" if learned.is_guess else ""
+    gain = f"{learned.gain_usd:.2f} USD more than the second"
+    out.text(f"  A solved task is worth {learned.worth_usd:.2f} USD.")
+    out.text(f"  The choice is worth {gain}, by {learned.outcomes} attempts{guess}.")
+    if not learned.replayed:
+        out.text("  Computed again, it gives other numbers: it is of another version, or damaged.")
+
+
+def _price(each: ComparedCandidate) -> str:
+    return f"{each.price_usd:.2f} USD" + ("" if each.known_costs else ", assumed")

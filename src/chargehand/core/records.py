@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from chargehand.core.text import shown_path
 
@@ -134,11 +134,15 @@ ReasonCode = Literal[
 
 
 class ChoiceReason(Struct, frozen=True):
-    """One reason of a choice as data: the agent or model that it is about (`subject`), and where it comes from."""
+    """One reason of a choice as data: the agent or model that it is about (`subject`), and where it comes from.
+
+    `evidence` is the JSON of a computed choice, from which it can be computed again.
+    """
 
     code: ReasonCode
     subject: str = ""
     source: str = ""
+    evidence: str | UnsetType = UNSET
 
 
 class Change(Struct, frozen=True, kw_only=True):

@@ -54,9 +54,16 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
         if best is None:
             return choice
         considered = found.considered[0]
-        price = f"{considered.price:.2f}" if considered.price >= 0.005 else "less than 0.01"
-        said = f"{considered.chance:.0%} chance for {price} USD, from {_count(found.outcomes)}"
-        reason = ChoiceReason("learned", ranked[0], said)
+        price = (
+            f"for {considered.expected_price:.2f} USD"
+            if considered.expected_price >= 0.005
+            else "for less than 0.01 USD"
+        )
+        if not considered.costs:
+            price = "at a price not known yet"
+        said = f"{considered.expected_chance:.0%} chance {price}, from {_count(found.outcomes)}"
+        evidence = msgspec.json.encode(found).decode()
+        reason = ChoiceReason("learned", ranked[0], said, evidence)
         before = choice.chosen or best.candidate
         fallback = tuple(each for each in before.fallback if each != best.candidate.model)
         chosen = replace(best.candidate, fallback=fallback)

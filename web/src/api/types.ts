@@ -288,6 +288,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/missions/{mission}/choices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Explain its choices of agent and model.
+         * @description Needs the role viewer and the scope read. Like `chargehand decision why`.
+         */
+        get: operations["get_missions_mission_choices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/missions/{mission}/review": {
         parameters: {
             query?: never;
@@ -2099,6 +2119,24 @@ export interface components {
             checkpoints: components["schemas"]["Checkpoint"][];
         };
         /**
+         * ChoiceExplanation
+         * @description A learned choice: its candidates by value, the best first.
+         *
+         *     `gain_usd` is the value of the chosen one over the second. `outcomes` counts the attempts it was learned from,
+         *     `is_guess` marks few of them. `replayed` says whether computing it again gave the same numbers.
+         */
+        ChoiceExplanation: {
+            policy: string;
+            chosen: string;
+            worth_usd: number;
+            gain_usd: number;
+            outcomes: number;
+            is_guess: boolean;
+            replayed: boolean;
+            candidates: components["schemas"]["ComparedCandidate"][];
+            left_out: components["schemas"]["LeftOutCandidate"][];
+        };
+        /**
          * CollisionDocument
          * @description Two `tasks` that the plan does not order and that would touch the same files: one waits for the other.
          */
@@ -2126,6 +2164,20 @@ export interface components {
             statement: unknown;
             /** @default [] */
             problems: components["schemas"]["AuditProblem"][];
+        };
+        /**
+         * ComparedCandidate
+         * @description A compared candidate: estimated chance to solve the task now and price in USD, and its value in USD.
+         *
+         *     The value of trying it first follows from one draw of the beliefs, so that little-known candidates are tried too.
+         *     Without `known_costs` of earlier attempts the price is only assumed.
+         */
+        ComparedCandidate: {
+            name: string;
+            chance: number;
+            price_usd: number;
+            value_usd: number;
+            known_costs: number;
         };
         /**
          * ConfigurationView
@@ -2321,6 +2373,20 @@ export interface components {
             text: string;
             /** @default false */
             cut: boolean;
+        };
+        /**
+         * ExplainedChoice
+         * @description One choice; `line` is its line in the mission's log, `task` the task of a plan that it was made for.
+         *
+         *     `learned` is present if the choice was computed from outcomes.
+         */
+        ExplainedChoice: {
+            line: number;
+            time: string;
+            task: string;
+            chosen: string;
+            why: string;
+            learned: components["schemas"]["ChoiceExplanation"] | null;
         };
         /**
          * Export
@@ -2521,6 +2587,15 @@ export interface components {
             incomplete: number;
         };
         /**
+         * LeftOutCandidate
+         * @description A candidate that was not compared, with the reason as in `ExcludedArm`.
+         */
+        LeftOutCandidate: {
+            name: string;
+            /** @enum {unknown} */
+            reason: "no_money" | "price_unknown" | "tried" | "worse";
+        };
+        /**
          * LineCount
          * @description The numbers of lines a path gained and lost; `None` for binary content.
          */
@@ -2685,6 +2760,14 @@ export interface components {
             critical: boolean;
             /** @default false */
             again: boolean;
+        };
+        /**
+         * MissionChoices
+         * @description All choices of agent and model in a mission, the oldest first.
+         */
+        MissionChoices: {
+            mission: string;
+            choices: components["schemas"]["ExplainedChoice"][];
         };
         /**
          * MissionDetails
@@ -5180,6 +5263,45 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["MissionReport"];
                     "text/markdown": string;
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_choices: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All choices of agent and model in a mission, the oldest first. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionChoices"];
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */

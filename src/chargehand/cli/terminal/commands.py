@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "artifact": ("chargehand.cli.storage", "artifact"),
         "stats": ("chargehand.cli.stats", "stats"),
         "audit": ("chargehand.cli.audit", "audit"),
+        "decision": ("chargehand.cli.knowledge", "decision"),
     },
     "Set up": {
         "model": ("chargehand.cli.model", "model"),

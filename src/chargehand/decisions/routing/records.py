@@ -102,7 +102,9 @@ class RouterBudget(Struct, frozen=True, kw_only=True):
 class ConsideredArm(Struct, frozen=True, kw_only=True):
     """A compared arm: chance to solve now, price of the attempt, value of trying it first and then the best rest.
 
-    `skill` and `price_exact` are the drawn skill and price as hex floats, from which all the others follow.
+    These three follow from one draw of the beliefs; `expected_chance` and `expected_price` are the estimates.
+    `costs` counts the known costs of the arm in this kind of task: without any the price is assumed. `skill` and
+    `price_exact` are the drawn skill and price as hex floats, from which all the others follow.
     """
 
     id: str
@@ -110,6 +112,9 @@ class ConsideredArm(Struct, frozen=True, kw_only=True):
     chance: float
     price: float
     value: float
+    expected_chance: float
+    expected_price: float
+    costs: int
     skill: str
     price_exact: str
 

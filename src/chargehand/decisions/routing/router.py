@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from chargehand.decisions.routing.conclusion import DrawnArm, conclude, replay
 from chargehand.decisions.routing.forecast import forecast
 from chargehand.decisions.routing.prior import PriorRow, prepare
 from chargehand.decisions.routing.records import (
-    ConsideredArm,
     ExcludedArm,
     HistoryRecord,
     RouterBudget,
@@ -32,11 +32,9 @@ from chargehand.decisions.routing.state import (
     TaskBelief,
     chances_now,
 )
-from chargehand.decisions.routing.value import Stakes, solve_chances, value_arms
 
 __all__ = ["PriorRow", "choose", "choose_from", "fold_history", "forecast", "prepare", "replay"]
 
-POLICY = "shared-difficulty-1"
 # A draw uses this part of the standard deviation of a belief: all of it explores more than it pays.
 _DRAWN = 0.5
 # The arms whose orders are compared.
@@ -47,7 +45,6 @@ _MODEL_COUNT = 2.0
 _CAUTION = 0.84
 # Its price may be so many times the worth of a solved task, or a tenth of all that was spent on the kind.
 _DEAREST = 5.0
-_FEW_OUTCOMES = 20
 _LONGEST_PACE = 5.0
 _KEPT_FOLDS = 8
 _folds: OrderedDict[tuple[object, ...], tuple[tuple[HistoryRecord, ...], RouterState]] = OrderedDict()
@@ -145,60 +142,22 @@ def choose_from(
         },
         budget=budget,
     )
+    arms, chosen_rows = [free[place] for place in compared], picked[compared]
+    means = chances_now(task, number, [each.family for each in arms], kind.skills[number][chosen_rows]).tolist()
+    expected = _prices(kind, task, arms, kind.prices[chosen_rows])
     drawn = [
-        (free[place].id, free[place].family, float(skills[place]).hex(), prices[place].hex()) for place in compared
-    ]
-    return _conclude(drawn, draw, tuple(excluded), kind.outcomes)
-
-
-def replay(choice: RouterChoice) -> RouterChoice:
-    """Return the choice computed again from its own draw; it equals `choice` bit by bit."""
-    drawn = [(each.id, each.family, each.skill, each.price_exact) for each in choice.considered]
-    return _conclude(drawn, choice.draw, choice.excluded, choice.outcomes)
-
-
-def _conclude(
-    drawn: Sequence[tuple[str, str, str, str]],
-    draw: RouterDraw,
-    excluded: tuple[ExcludedArm, ...],
-    outcomes: int,
-) -> RouterChoice:
-    drawn = sorted(drawn)  # the order of factors decides how products are rounded
-    families = [family for _, family, _, _ in drawn]
-    prices = [float.fromhex(price) for _, _, _, price in drawn]
-    grids = [solve_chances(float.fromhex(skill), draw.rho) for _, _, skill, _ in drawn]
-    weights = (
-        [float.fromhex(each) for each in draw.difficulty],
-        {family: [[float.fromhex(x) for x in row] for row in rows] for family, rows in draw.families.items()},
-    )
-    budget = draw.budget
-    stakes = Stakes(draw.worth, draw.wrong_price, budget.check_price, budget.false_green, budget.false_red)
-    values, chances = value_arms(grids, prices, families, weights, stakes, draw.attempts_left)
-    ranked = sorted(range(len(values)), key=lambda place: (-values[place], place))
-    considered = tuple(
-        ConsideredArm(
-            id=drawn[place][0],
-            family=drawn[place][1],
-            chance=chances[place],
-            price=prices[place],
-            value=values[place],
-            skill=drawn[place][2],
-            price_exact=drawn[place][3],
+        DrawnArm(
+            id=arm.id,
+            family=arm.family,
+            skill=float(skills[place]).hex(),
+            price=prices[place].hex(),
+            expected_chance=mean,
+            expected_price=usual,
+            costs=kind.costs.get(arm.id, (0, 0.0))[0],
         )
-        for place in ranked
-    )
-    best = considered[0].value if considered else 0.0
-    second = max(considered[1].value, 0.0) if len(considered) > 1 else 0.0
-    return RouterChoice(
-        policy=POLICY,
-        chosen=considered[0].id if best > 0 else None,
-        gain=best - second if best > 0 else -best,
-        guess=outcomes < _FEW_OUTCOMES,
-        considered=considered,
-        excluded=excluded,
-        outcomes=outcomes,
-        draw=draw,
-    )
+        for arm, place, mean, usual in zip(arms, compared, means, expected, strict=True)
+    ]
+    return conclude(drawn, draw, tuple(excluded), kind.outcomes)
 
 
 def _pace(state: RouterState, budget: RouterBudget) -> float:
