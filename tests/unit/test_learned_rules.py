@@ -27,6 +27,8 @@ from chargehand.core.choices import (
 from chargehand.core.records import ChoiceReason
 from chargehand.decisions.explanation import explain_choice
 from chargehand.decisions.learned import LearnedRules
+from chargehand.decisions.routing.published import add_published_prior, model_key, published_prior
+from chargehand.decisions.routing.records import RouterCandidate
 from chargehand.decisions.rules import FixedRules
 from chargehand.testing.choices.conformance import ChooserContract
 
@@ -152,7 +154,7 @@ def test_a_choice_is_explained_by_its_evidence_and_computed_again() -> None:
     assert (found.chosen, found.replayed, found.outcomes, found.is_guess) == ("native with two", True, 45, False)
     assert found.candidates[0].name == "native with two"
     assert found.candidates[0].known_costs == 15
-    assert found.candidates[0].value_usd - found.candidates[1].value_usd == pytest.approx(found.gain_usd)
+    assert found.candidates[0].value_usd - max(0.0, found.candidates[1].value_usd) == pytest.approx(found.gain_usd)
     assert explain_choice(ChoiceReason("only_agent", "native")) is None
     assert explain_choice(replace(reason, evidence="{")) is None
     evidence = json.loads(str(reason.evidence))
@@ -167,6 +169,44 @@ def test_a_choice_is_explained_by_its_evidence_and_computed_again() -> None:
 def test_a_price_that_no_attempt_showed_is_not_stated() -> None:
     unknown = outcomes(*[("one", False, None), ("two", True, None)] * 8)
     assert "at a price not known yet" in render_reasons(MEANS.choose(request("one", "two"), unknown).reasons)
+
+
+def test_published_outcomes_rank_models_before_the_first_attempt() -> None:
+    weak = KnownModel(name="nemotron-3-nano", known="configured", has_key=True)
+    strong = KnownModel(name="house", known="configured", has_key=True, served="openai/GPT-5.5")
+    candidates = tuple(PossibleCandidate(agent=NATIVE, model=each) for each in (weak, strong))
+    context = ChoiceContext(moment="request", kind="p", candidates=candidates)
+    choice = MEANS.choose(context, ChoiceHistory())
+    assert choice.chosen == Candidate(agent="native", model="house")
+    assert "from 0 attempts" in render_reasons(choice.reasons)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("anthropic:claude-opus-4-6", "claude-opus-4-6"),
+        ("Claude-Opus-4.6", "claude-opus-4-6"),
+        ("openrouter/anthropic/claude-opus-4.6", "claude-opus-4-6"),
+        ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
+        ("gpt-5.2-2025-12-11", "gpt-5-2"),
+        ("", ""),
+    ],
+)
+def test_names_of_one_model_are_found_under_one_key(name: str, key: str) -> None:
+    assert model_key(name) == key
+
+
+def test_an_unknown_family_has_no_published_prior() -> None:
+    names = ("claude-opus-4-6", "claude-opus-9", "house", "")
+    known, newer, house, none = add_published_prior(
+        [RouterCandidate(id=str(number), agent="native", model=name) for number, name in enumerate(names)]
+    )
+    assert known.prior is not None
+    assert newer.prior is not None
+    assert newer.prior.skill_variance > known.prior.skill_variance
+    assert (house.prior, none.prior) == (None, None)
+    assert house.level == known.level
+    assert all(each.model == model_key(each.model) for each in published_prior().arms)
 
 
 @settings(max_examples=150, deadline=None)

@@ -222,7 +222,7 @@ def _show_choice(out: Output, choice: ExplainedChoice) -> None:
     for left in learned.left_out:
         out.text(f"  {left.name} {_LEFT_OUT[left.reason]}")
     guess = ", a guess" if learned.is_guess else ""
-    gain = f"{learned.gain_usd:.2f} USD more than the second"
+    gain = f"{learned.gain_usd:.2f} USD more than the next best"
     out.text(f"  A solved task is worth {learned.worth_usd:.2f} USD.")
     out.text(f"  The choice is worth {gain}, by {learned.outcomes} attempts{guess}.")
     if not learned.replayed:

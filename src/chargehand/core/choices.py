@@ -121,13 +121,14 @@ class AgentFacts(Struct, frozen=True, kw_only=True):
 class KnownModel(Struct, frozen=True, kw_only=True):
     """A model and how it is known: named somewhere, an entry of `[models]`, by its `key`, or served by Ollama.
 
-    `has_key` is `None` if the key was not looked up.
+    `has_key` is `None` if the key was not looked up. `served` is the provider's name for the model, if another.
     """
 
     name: str
     known: Literal["named", "configured", "key", "local"] = "named"
     has_key: bool | None = None
     key: str = ""
+    served: str = ""
 
 
 class PossibleCandidate(Struct, frozen=True, kw_only=True):

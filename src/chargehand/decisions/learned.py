@@ -18,6 +18,7 @@ from chargehand.core.choices import (
     find_exclusion,
 )
 from chargehand.core.records import ChoiceReason, ReasonCode
+from chargehand.decisions.routing.published import add_published_prior
 from chargehand.decisions.routing.records import (
     AttemptEnds,
     HistoryRecord,
@@ -77,8 +78,14 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
         # Equal facts and history give an equal choice, so a worker that takes a mission over chooses alike.
         seed = zlib.crc32(msgspec.json.encode(context)) ^ len(history.outcomes)
         records = [*_read(history), TaskBegins(features={"kind": context.kind})]
-        budget = RouterBudget(worth=self.worth_usd, explores=self.explores)
-        return choose(records, [_arm(each.candidate) for each in options], budget, seed)
+        budget = RouterBudget(
+            worth=self.worth_usd,
+            # All attempts of a mission keep its agent and model; a task's later rounds may try others.
+            attempts=1 if context.moment == "request" else len(options),
+            money_left=context.money_left,
+            explores=self.explores,
+        )
+        return choose(records, add_published_prior([_arm(each) for each in options]), budget, seed)
 
 
 def _find_options(context: ChoiceContext, choice: Choice) -> list[PossibleCandidate]:
@@ -115,8 +122,9 @@ def _name(candidate: Candidate) -> str:
     return candidate.agent + (f" with {candidate.model}" if candidate.model else "")
 
 
-def _arm(candidate: Candidate) -> RouterCandidate:
-    return RouterCandidate(id=_name(candidate), agent=candidate.agent, model=candidate.model or "")
+def _arm(each: PossibleCandidate) -> RouterCandidate:
+    candidate, served = each.candidate, each.model.served if each.model else ""
+    return RouterCandidate(id=_name(candidate), agent=candidate.agent, model=served or candidate.model or "")
 
 
 def _count(outcomes: int) -> str:

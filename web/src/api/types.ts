@@ -2122,7 +2122,7 @@ export interface components {
          * ChoiceExplanation
          * @description A learned choice: its candidates by value, the best first.
          *
-         *     `gain_usd` is the value of the chosen one over the second. `outcomes` counts the attempts it was learned from,
+         *     `gain_usd` is the value of the chosen one over the second's, or over no attempt. `outcomes` counts the attempts it was learned from,
          *     `is_guess` marks few of them. `replayed` says whether computing it again gave the same numbers.
          */
         ChoiceExplanation: {
@@ -2169,7 +2169,7 @@ export interface components {
          * ComparedCandidate
          * @description A compared candidate: estimated chance to solve the task now and price in USD, and its value in USD.
          *
-         *     The value of trying it first follows from one draw of the beliefs, so that little-known candidates are tried too.
+         *     The value follows from one draw of the beliefs, so that little-known candidates are tried too.
          *     Without `known_costs` of earlier attempts the price is only assumed.
          */
         ComparedCandidate: {

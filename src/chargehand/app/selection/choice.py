@@ -147,7 +147,12 @@ class CandidateSource(Struct, frozen=True, kw_only=True):
     def _known_models(self, *, detects: bool) -> dict[str, KnownModel]:
         """Return the configured models, otherwise those with a key in their usual place, otherwise Ollama's."""
         found = {
-            name: KnownModel(name=name, known="configured", has_key=has_key(entry, self.keys) if detects else None)
+            name: KnownModel(
+                name=name,
+                known="configured",
+                has_key=has_key(entry, self.keys) if detects else None,
+                served=entry.model or "",
+            )
             for name, entry in sorted(self.config.models.items())
         }
         if found or not detects:

@@ -46,6 +46,23 @@ class _Effects(Struct, frozen=True):
     level: float
 
 
+class PublishedArm(Struct, frozen=True, kw_only=True):
+    """The parts of one arm: mean and variance of its skill (probits) and of its log price (USD), if known."""
+
+    agent: str
+    model: str
+    skill: tuple[float, float]
+    log_price: tuple[float, float] | None = None
+
+
+class PublishedPrior(Struct, frozen=True, kw_only=True):
+    """A fitted prior: the mean levels of kinds of task, and the parts of arms."""
+
+    skill: float
+    log_price: float
+    arms: tuple[PublishedArm, ...]
+
+
 def prepare(prior_rows: Iterable[PriorRow], candidates: Sequence[RouterCandidate]) -> tuple[RouterCandidate, ...]:
     """Return the candidates with their priors from the rows, for `choose`; without rows they are unchanged.
 
@@ -53,9 +70,26 @@ def prepare(prior_rows: Iterable[PriorRow], candidates: Sequence[RouterCandidate
     half a regression on the list price.
     """
     rows = list(prior_rows)
-    if not rows:
-        return tuple(candidates)
+    return add_prior(fit_prior(rows), candidates) if rows else tuple(candidates)
+
+
+def fit_prior(rows: Sequence[PriorRow]) -> PublishedPrior:
+    """Return the parts of the arms that explain the outcomes best."""
     skill, price = _fit(_skills(rows), *_SKILL), _fit(_prices(rows), *_PRICE)
+    arms = []
+    for (agent, model), cell in skill.arms.items():
+        cost = price.arms.get((agent, model))
+        log_price = None if cost is None else (cost.value, cost.variance)
+        skills = (cell.value, cell.variance)
+        arms.append(PublishedArm(agent=agent, model=model, skill=skills, log_price=log_price))
+    return PublishedPrior(skill=skill.level, log_price=price.level, arms=tuple(arms))
+
+
+def add_prior(prior: PublishedPrior, candidates: Sequence[RouterCandidate]) -> tuple[RouterCandidate, ...]:
+    """Return the candidates with their parts of a fitted prior, as `prepare` does."""
+    skill = _Effects({(each.agent, each.model): _Cell(*each.skill) for each in prior.arms}, prior.skill)
+    priced = {(each.agent, each.model): _Cell(*each.log_price) for each in prior.arms if each.log_price}
+    price = _Effects(priced, prior.log_price)
     level = RouterPrior(skill=skill.level, log_price=price.level)
     known = [each for each in candidates if each.list_price and (each.agent, each.model) in skill.arms]
     lines = [
