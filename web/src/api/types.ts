@@ -2122,8 +2122,9 @@ export interface components {
          * ChoiceExplanation
          * @description A learned choice: its candidates by value, the best first.
          *
-         *     `gain_usd` is the value of the chosen one over the second's, or over no attempt. `outcomes` counts the attempts it was learned from,
-         *     `is_guess` marks few of them. `replayed` says whether computing it again gave the same numbers.
+         *     `gain_usd` is the value of the chosen one over the second's, or over no attempt. `outcomes` counts the attempts
+         *     it was learned from, `is_guess` marks few of them. `replayed` says whether computing it again gave the same
+         *     numbers.
          */
         ChoiceExplanation: {
             policy: string;
