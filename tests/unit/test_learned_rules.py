@@ -171,6 +171,13 @@ def test_a_price_that_no_attempt_showed_is_not_stated() -> None:
     assert "at a price not known yet" in render_reasons(MEANS.choose(request("one", "two"), unknown).reasons)
 
 
+def test_a_late_attempt_of_an_old_mission_counts_for_its_project() -> None:
+    many = [(name, True, 0.5) for _ in range(150) for name in ("one", "two")]
+    history = outcomes(*many)
+    late = ChoiceHistory(outcomes=(*history.outcomes, history.outcomes[0]))
+    assert "from 301 attempts" in render_reasons(MEANS.choose(request("one", "two"), late).reasons)
+
+
 def test_published_outcomes_rank_models_before_the_first_attempt() -> None:
     weak = KnownModel(name="nemotron-3-nano", known="configured", has_key=True)
     strong = KnownModel(name="house", known="configured", has_key=True, served="openai/GPT-5.5")

@@ -30,6 +30,8 @@ from chargehand.decisions.routing.records import (
 from chargehand.decisions.routing.router import choose
 from chargehand.decisions.rules import FixedRules
 
+# The router keeps so many open tasks at least; a mission with a later attempt begins a new task.
+_OPEN_TASKS = 200
 # The fixed rules choose or ask for these reasons only if nothing but the order of names speaks for a candidate.
 _ARBITRARY: frozenset[ReasonCode] = frozenset({"first_with_key", "first_model", "key_set", "several_agents"})
 
@@ -134,10 +136,12 @@ def _count(outcomes: int) -> str:
 def _read(history: ChoiceHistory) -> list[HistoryRecord]:
     """Return the history as the router reads it: each mission is a task."""
     records: list[HistoryRecord] = []
-    begun = set[str]()
+    begun: dict[str, None] = {}
     for each in history.outcomes:
         if each.work not in begun:
-            begun.add(each.work)
+            if len(begun) == _OPEN_TASKS:
+                del begun[next(iter(begun))]
+            begun[each.work] = None
             records.append(TaskBegins(features={"kind": each.kind}, task=each.work))
         verdict = "green" if each.is_good else "red"
         records.append(
