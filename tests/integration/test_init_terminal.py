@@ -88,7 +88,7 @@ def provider() -> Iterator[Provider]:
 
 
 def _choose(asking: Asking, title: str) -> None:
-    (number,) = [line.split()[0] for line in asking.shown.splitlines() if title in line]
+    number = [line.split()[0] for line in asking.shown.splitlines() if title in line][-1]  # of the last list
     asking.say(f"{number}\n")
 
 

@@ -124,8 +124,10 @@ def test_the_words(cli: Cli) -> None:
     assert "memory                 unknown  unknown  unknown  0 of 2" in shown
     assert "disk                   3.0 MiB  3.0 MiB  3.0 MiB  2 of 2" in shown
     rows = [line.split() for line in shown.splitlines()]
-    assert [row[:3] for row in rows if row[:1] in (["ada"], ["bob"])] == [["ada", "1", "1"], ["bob", "1", "0"]]
-    assert next(row for row in rows if row[:1] == ["bob"])[-1] == "unknown"
+    of_agents = [row for row in rows if row[:1] in (["ada"], ["bob"])]
+    assert [row[:3] for row in of_agents[:2]] == [["ada", "1", "1"], ["bob", "1", "0"]]
+    assert of_agents[1][-1] == "unknown"
+    assert of_agents[2:] == [["bob", "0", "1", "0", "0", "0", "0"]]  # failures, by class
 
 
 def test_statistics_without_missions_are_unknown_instead_of_zero(cli: Cli) -> None:
