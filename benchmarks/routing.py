@@ -19,7 +19,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -29,6 +29,7 @@ from chargehand.decisions.routing.records import (
     RouterBudget,
     RouterCandidate,
     TaskBegins,
+    Verdict,
 )
 from chargehand.decisions.routing.router import PriorRow, choose_from, forecast, prepare
 from chargehand.decisions.routing.state import RouterState
@@ -71,6 +72,9 @@ class Noise(NamedTuple):
 
     false_green: float = 0.0
     false_red: float = 0.0
+
+
+EXACT = Noise()
 
 
 @cache
@@ -124,7 +128,7 @@ def run_router(
     budget: RouterBudget,
     *,
     with_prior: bool = True,
-    noise: Noise = Noise(),  # noqa: B008  (a record)
+    noise: Noise = EXACT,
     tasks: Tasks | None = None,
 ) -> Run:
     """Run one order under the router."""
@@ -209,7 +213,7 @@ def run_simple(benchmark: str, seed: int, rule: str, attempts: int) -> Run:
     return Run(tuple(solved), tuple(costs))
 
 
-def run_fixed(benchmark: str, seed: int, arms: Sequence[str], noise: Noise = Noise()) -> Run:  # noqa: B008
+def run_fixed(benchmark: str, seed: int, arms: Sequence[str], noise: Noise = EXACT) -> Run:
     """Run one order under a fixed sequence of arms, until green."""
     drawn = random.Random(seed + 1)
     solved, costs, wrong = [], [], []
@@ -335,8 +339,8 @@ def coverage(benchmark: str, seed: int, worth: float) -> Iterator[tuple[bool, bo
                 float(solved),
             )
         history.append(TaskBegins(features={"kind": benchmark}, task=str(place)))
-        verdict = "green" if solved else "red"
-        history.append(AttemptEnds(arm="any", verdict=verdict, cost=cost or None, task=str(place)))  # type: ignore[arg-type]
+        verdict: Verdict = "green" if solved else "red"
+        history.append(AttemptEnds(arm="any", verdict=verdict, cost=cost or None, task=str(place)))
 
 
 Job = tuple[Callable[..., object], tuple[object, ...], dict[str, object]]
@@ -350,7 +354,7 @@ def _work(job: Job) -> object:
 
 def _all(
     pool: ProcessPoolExecutor, function: Callable[..., object], jobs: Sequence[tuple[object, ...]], **named: object
-) -> list:  # type: ignore[type-arg]
+) -> list[Any]:
     return list(pool.map(_work, [(function, job, named) for job in jobs]))
 
 

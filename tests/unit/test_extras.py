@@ -96,6 +96,25 @@ def test_the_native_agent_needs_no_library_of_a_provider(tmp_path: Path) -> None
     assert (done.stdout, done.stderr) == ("open\n", "")
 
 
+def test_a_recorded_choice_is_explained_without_the_part_that_made_it(tmp_path: Path) -> None:
+    done = run_without(EVERY_MODULE, "import chargehand.reports.choices", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_learned_choices_without_their_part_are_a_sentence(tmp_path: Path) -> None:
+    environ = {"CHARGEHAND_DECISIONS_LEARNED": "true", "XDG_CONFIG_HOME": str(tmp_path)}
+    subprocess.run(["git", "init", "-q", "-b", "main", str(tmp_path)], check=True)
+    (tmp_path / "chargehand.toml").write_text("[project]\nchecks = []\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "chargehand.toml"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "a"], check=True)
+    words = ("--json", "run", "x", "--agent", "command:true")
+    done = run_without({"numpy"}, COMMAND.format(words=words), tmp_path, **environ)
+    assert done.returncode == 2, done.stderr
+    error = json.loads(done.stderr)["error"]
+    assert (error["code"], error["hint"].endswith("[decisions]'")) == ("not_installed", True)
+
+
 @pytest.fixture
 def prefix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return the directory of an environment with the extra `server` but no pip."""

@@ -20,6 +20,7 @@ from chargehand.core.choices import (
     KnownModel,
     PossibleCandidate,
     StandingSetting,
+    Strategy,
     TriedCandidate,
     find_fault,
     render_reasons,
@@ -34,6 +35,7 @@ from chargehand.testing.choices.conformance import ChooserContract
 
 NATIVE = AgentFacts(name="native")
 MODELS = ("one", "two", "three")
+RUNGS: tuple[Strategy, ...] = ("model", "best_of")
 COSTS = st.none() | st.floats(0.01, 5)
 MEANS = LearnedRules(explores=False)
 
@@ -125,15 +127,15 @@ def test_several_agents_are_chosen_from_instead_of_a_question() -> None:
 
 
 def test_the_next_round_tries_the_other_model_with_the_best_prospects() -> None:
-    def rung(model: str, strategy: str) -> PossibleCandidate:
-        return PossibleCandidate(agent=NATIVE, model=KnownModel(name=model), strategy=strategy)  # type: ignore[arg-type]
+    def rung(model: str, strategy: Strategy) -> PossibleCandidate:
+        return PossibleCandidate(agent=NATIVE, model=KnownModel(name=model), strategy=strategy)
 
     context = ChoiceContext(
         moment="retry",
         kind="p",
         candidates=(
             PossibleCandidate(agent=NATIVE, strategy="approach"),
-            *(rung(model, strategy) for strategy in ("model", "best_of") for model in ("zero", *MODELS)),
+            *(rung(model, strategy) for strategy in RUNGS for model in ("zero", *MODELS)),
         ),
         current=Candidate(agent="native", model="zero"),
         tried=tuple(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.core.records import MissionStatus
 from chargehand.decisions.mission_states import forecast_end, forecast_person, learn_mission_chain
 from chargehand.decisions.processes.markov import (
     HoldingTime,
@@ -84,16 +85,20 @@ def test_an_unknown_holding_time_leaves_only_the_times_through_it_unknown() -> N
 
 def test_forecasts_equal_a_simulation() -> None:
     generator = np.random.default_rng(7)
-    counts = {("planned", "running"): 90, ("planned", "cancelled"): 4, ("running", "waiting"): 40}
+    counts: dict[tuple[MissionStatus, MissionStatus], float] = {
+        ("planned", "running"): 90,
+        ("planned", "cancelled"): 4,
+        ("running", "waiting"): 40,
+    }
     counts |= {("running", "promoted"): 50, ("running", "refused"): 20, ("running", "paused"): 5}
     counts |= {("waiting", "running"): 30, ("waiting", "promoted"): 8, ("paused", "running"): 5}
-    holding = {
+    holding: dict[MissionStatus, HoldingTime] = {
         "planned": HoldingTime(5, 9),
         "running": HoldingTime(600, 250_000),
         "waiting": HoldingTime(3000, 4_000_000),
         "paused": HoldingTime(1000, 1000),
     }
-    chain = learn_mission_chain(counts, holding)  # type: ignore[arg-type]
+    chain = learn_mission_chain(counts, holding)
     person, end = forecast_person(chain, "planned"), forecast_end(chain, "planned")
     runs = 20_000
     places = np.full(runs, chain.index("planned"))

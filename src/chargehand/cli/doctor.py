@@ -1,4 +1,4 @@
-"""`chargehand doctor` and `sandbox setup`: test this machine's abilities for real."""
+"""`chargehand doctor`, `sandbox setup` and `completion`: test and prepare this machine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import CommandGroup, json_option
+from chargehand.cli.terminal.options import PROGRAM, CommandGroup, json_option
 
 if TYPE_CHECKING:
     from chargehand.app.diagnosis import Diagnosis
     from chargehand.cli.terminal.output import Output
     from chargehand.sandbox.probe import ProbePart
+
+# The name that click derives from the program's: the script and the program must agree on it.
+_VARIABLE = "_CHARGEHAND_COMPLETE"
 
 
 @click.group(cls=CommandGroup)
@@ -134,3 +137,24 @@ def _show_programs(out: Output, found: Diagnosis) -> None:
         more = len(hidden.names) - _NAMES_SHOWN
         names = ", ".join(hidden.names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
         out.text(f"not in sandboxes: {names} in {hidden.directory}: {hidden.problem}")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@json_option
+@click.pass_context
+def completion(context: click.Context, shell: str, out: Output) -> None:
+    """Print the completion script for a shell.
+
+    \b
+    Example:
+      chargehand completion bash \\
+        > ~/.local/share/bash-completion/completions/chargehand
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(context.find_root().command, {}, PROGRAM, _VARIABLE).source()
+    out.document({"shell": shell, "script": script})
+    out.text(script)

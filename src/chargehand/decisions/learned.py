@@ -26,6 +26,7 @@ from chargehand.decisions.routing.records import (
     RouterCandidate,
     RouterChoice,
     TaskBegins,
+    Verdict,
 )
 from chargehand.decisions.routing.router import choose
 from chargehand.decisions.rules import FixedRules
@@ -143,8 +144,6 @@ def _read(history: ChoiceHistory) -> list[HistoryRecord]:
                 del begun[next(iter(begun))]
             begun[each.work] = None
             records.append(TaskBegins(features={"kind": each.kind}, task=each.work))
-        verdict = "green" if each.is_good else "red"
-        records.append(
-            AttemptEnds(arm=_name(each.candidate), verdict=verdict, cost=each.cost_usd, task=each.work)  # type: ignore[arg-type]
-        )
+        verdict: Verdict = "green" if each.is_good else "red"
+        records.append(AttemptEnds(arm=_name(each.candidate), verdict=verdict, cost=each.cost_usd, task=each.work))
     return records

@@ -39,7 +39,7 @@ def explain_choices(reader: StateReader, name: str) -> MissionChoices:
     """Return the choices of a mission. Raises `NotFoundError` and `StoreError`."""
     mission = reader.find_mission(name)
     found: list[ExplainedChoice] = []
-    seen: tuple[ChoiceReason, ...] = ()
+    seen: tuple[str, tuple[ChoiceReason, ...]] = ("", ())
     for line in reader.store.log.read(mission, types=_TYPES):
         task, chosen = "", ""
         match read_payload(line):
@@ -51,9 +51,9 @@ def explain_choices(reader: StateReader, name: str) -> MissionChoices:
                 chosen = model or ""
             case _:
                 continue
-        if not reasons or reasons == seen:  # an attempt keeps the choice for its mission
+        if not reasons or (task, reasons) == seen:  # an attempt keeps the choice for its mission
             continue
-        seen = reasons
+        seen = (task, reasons)
         learned = next(filter(None, map(explain_choice, reasons)), None)
         found.append(
             ExplainedChoice(

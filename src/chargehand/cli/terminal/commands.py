@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "artifact": ("chargehand.cli.storage", "artifact"),
         "stats": ("chargehand.cli.stats", "stats"),
         "audit": ("chargehand.cli.audit", "audit"),
-        "decision": ("chargehand.cli.knowledge", "decision"),
+        "decision": ("chargehand.cli.decisions", "decision"),
     },
     "Set up": {
         "model": ("chargehand.cli.model", "model"),
@@ -32,10 +32,10 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "secret": ("chargehand.cli.secret", "secret"),
         "config": ("chargehand.cli.config", "config"),
         "project": ("chargehand.cli.project", "project"),
-        "knowledge": ("chargehand.cli.knowledge", "knowledge"),
+        "knowledge": ("chargehand.cli.decisions", "knowledge"),
         "policy": ("chargehand.cli.policy", "policy"),
         "sandbox": ("chargehand.cli.doctor", "sandbox"),
-        "completion": ("chargehand.cli.completion", "completion"),
+        "completion": ("chargehand.cli.doctor", "completion"),
     },
     "Serve": {
         "up": ("chargehand.cli.serving", "up"),

@@ -1,4 +1,4 @@
-"""`chargehand knowledge`, belief networks and questions to them; and `chargehand decision`, explained choices."""
+"""`chargehand decision`, explained choices, and `chargehand knowledge`, belief networks and questions to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import json_option, mission_argument
+from chargehand.cli.terminal.options import CommandGroup, json_option, mission_argument
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -21,7 +21,7 @@ _number_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def knowledge() -> None:
     """Store belief networks, ask them for probabilities, and let them learn from cases."""
 
@@ -171,7 +171,7 @@ def _columns(version: NetworkVersion) -> tuple[str, ...]:
     return (version.name, number, version.version, version.author, version.created[:19] or "-")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def decision() -> None:
     """Explain how agents and models were chosen."""
 
