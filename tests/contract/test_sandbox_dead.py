@@ -70,12 +70,14 @@ async def test_whoever_of_a_process_sandbox_is_killed(who: str, tmp_path: Path) 
 
 @pytest.mark.needs_bwrap
 @needs_bwrap
-async def test_a_closed_tier_leaves_no_control_group_although_its_launcher_was_killed(tmp_path: Path) -> None:
-    """Nobody closes the sandbox, so only the launcher or the tier can remove its group."""
+async def test_a_closed_tier_leaves_nothing_open_although_its_launcher_was_killed(tmp_path: Path) -> None:
+    """Nobody closes the sandbox, so only the launcher or the tier can remove its group and close its socket."""
+    before = os.listdir("/proc/self/fd")
     async with ProcessTier(toolchain()) as tier:
         with workspace(tmp_path / "place") as spec:
             sandbox = await tier.open(spec)
             os.kill(ours()["launcher"], signal.SIGKILL)
+    assert os.listdir("/proc/self/fd") == before
     named = f"chargehand-{os.getpid()}-"
     groups = {name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names if name.startswith(named)}
     assert not [name for name in groups if name.endswith(sandbox.id)]

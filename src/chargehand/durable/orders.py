@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from chargehand.core.errors import ChargehandError, RefusedError
+from chargehand.network.unix_socket import start_serving
 
 Order = dict[str, Any]
 Take = Callable[[Order], Awaitable[Order]]
@@ -48,7 +49,14 @@ async def taking_orders(path: Path, take: Take) -> AsyncIterator[None]:
     path.unlink(missing_ok=True)
     _at_path(sock.bind, path)
     path.chmod(0o600)
-    server = await asyncio.start_unix_server(serve, sock=sock, limit=_LINE)
+    serving: set[asyncio.Task[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = start_serving(serve(reader, writer), writer)
+        serving.add(task)
+        task.add_done_callback(serving.discard)
+
+    server = await asyncio.start_unix_server(accept, sock=sock, limit=_LINE)
     try:
         yield
     finally:

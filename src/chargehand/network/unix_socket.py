@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from chargehand.core.errors import InfrastructureError
 
@@ -22,7 +22,7 @@ class ServeConnection(Protocol):
 
     def __call__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, full: bool
-    ) -> Awaitable[None]:
+    ) -> Coroutine[Any, Any, None]:
         """Serve one connection to its end."""
         ...
 
@@ -81,24 +81,18 @@ class UnixServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._path.unlink(missing_ok=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is None or self._server is None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:
             # Accepted while `close` ran, which has already read its list of tasks and would not end this one.
             writer.transport.abort()
-            return
-        if len(self._tasks) >= self._most:
+        elif len(self._tasks) >= self._most:
             writer.transport.abort()
             self._on_drop()
-            return
-        self._tasks.add(task)
-        try:
-            await self._serve(reader, writer, full=len(self._tasks) > self._connections)
-        except asyncio.CancelledError:
-            # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
-            pass
-        finally:
-            self._tasks.discard(task)
+        else:
+            full = len(self._tasks) >= self._connections
+            task = start_serving(self._serve(reader, writer, full=full), writer)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
 
 def bind_listener(path: Path) -> socket.socket:
@@ -123,6 +117,22 @@ def bind_listener(path: Path) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def start_serving(serving: Coroutine[Any, Any, None], writer: asyncio.StreamWriter) -> asyncio.Task[None]:
+    """Serve an accepted connection in a task, with which the connection ends.
+
+    A coroutine that is given to `asyncio.start_server` as it is may be cancelled before its first step, and would
+    then leave its connection open.
+    """
+
+    def end(_: asyncio.Task[None]) -> None:
+        if not writer.transport.is_closing():  # one that is may still send what was written
+            writer.transport.abort()
+
+    task = asyncio.create_task(serving)
+    task.add_done_callback(end)
+    return task
 
 
 async def end_writing(

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -102,6 +103,7 @@ class ContainerTier:
         self._environ = dict(os.environ if environ is None else environ)
         self._prefix = guard.owner_prefix()
         self._running: dict[str, _RunningContainer] = {}
+        self._opened: weakref.WeakSet[ContainerSandbox] = weakref.WeakSet()
         self._starting = asyncio.Semaphore(_OPEN_AT_ONCE)
         self._found = engine
         self._engine: ContainerEngine | None = None
@@ -205,6 +207,7 @@ class ContainerTier:
             cwd=spec.cwd,
         )
         sandbox = ContainerSandbox(started)
+        self._opened.add(sandbox)
         try:
             await sandbox.start(self._code)
             # After the greeting: before it there may be no process yet.
@@ -284,6 +287,8 @@ class ContainerTier:
         watching = [running.watching for running in self._running.values() if running.watching]
         if watching:
             await asyncio.wait(watching)
+        for sandbox in list(self._opened):
+            await sandbox.close()  # their sockets too: nobody may read the end of one any more
         self._engine = None
         assert beside.stdin is not None
         beside.stdin.close()

@@ -10,7 +10,7 @@ import h11
 from msgspec import Struct
 
 from chargehand.models.contract import HttpLimits
-from chargehand.network.unix_socket import close_writer, end_writing
+from chargehand.network.unix_socket import close_writer, end_writing, start_serving
 
 # Our own instead of a framework's: it ends a running stream in an error event, notices that a client left while
 # the provider is silent, and leaves no call unsettled when it closes (decision 0010).
@@ -166,26 +166,18 @@ class HttpServer:
         """Return a protocol that serves one connection until either side ends it; for asyncio servers."""
         reader = _RequestReader()
 
-        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            if task is None or self._closed:
-                # Accepted while the server was being closed: no later code would cut this one.
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if self._closed or len(self._connections) >= self.limits.connections + _REFUSED_AT_ONCE:
+                # Accepted while the server was being closed: no later code would cut this one. Or one of too many:
+                # each connection that gets a reason holds a file descriptor meanwhile.
                 writer.transport.abort()
                 return
-            if len(self._connections) >= self.limits.connections + _REFUSED_AT_ONCE:
-                writer.transport.abort()  # each connection that gets a reason holds a file descriptor meanwhile
-                return
+            full = len(self._connections) >= self.limits.connections
+            task = start_serving(_ServedConnection(self, reader, writer).run(full=full), writer)
             self._connections.add(task)
-            try:
-                full = len(self._connections) > self.limits.connections
-                await _ServedConnection(self, reader, writer).run(full=full)
-            except asyncio.CancelledError:
-                # Only `close` cancels, and the streams of Python 3.11 report a cancelled connection as an error.
-                pass
-            finally:
-                self._connections.discard(task)
+            task.add_done_callback(self._connections.discard)
 
-        return asyncio.StreamReaderProtocol(reader, serve)
+        return asyncio.StreamReaderProtocol(reader, accept)
 
     async def close(self) -> None:
         """Cut every connection and wait until their handlers have ended. Idempotent."""

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.abc import InspectLoader
 from pathlib import Path
@@ -69,6 +70,7 @@ class LaunchedTier:
         self._cgroups = Cgroups()
         self._groups = groups and self._cgroups.available
         self._made: list[Cgroup] = []
+        self._opened: weakref.WeakSet[ServedSandbox] = weakref.WeakSet()
         self._entered = False
         self._control: socket.socket | None = None
         self._launcher_pid = 0
@@ -226,7 +228,9 @@ class LaunchedTier:
             environment=base_environment(spec, path=self._toolchain.path, tools=self._toolchain.environment),
             cwd=spec.cwd,
         )
-        return kind(started, cgroup=cgroup)
+        sandbox = kind(started, cgroup=cgroup)
+        self._opened.add(sandbox)
+        return sandbox
 
     async def _request(self, opening: SandboxOpening, layout: Layout, descriptors: Sequence[int]) -> socket.socket:
         """Have the launcher start a sandbox, which gets our socket's far end; `descriptors` as for `_launch`."""
@@ -306,6 +310,8 @@ class LaunchedTier:
             control.close()
             await asyncio.to_thread(_end_process, self._launcher_pid, seconds=_LAUNCHER_SECONDS)
         self._forget_launcher()
+        for sandbox in list(self._opened):
+            await sandbox.close()  # their sockets too: nobody may read the end of one any more
         # All sandboxes have ended. A launcher that was killed, or a busy kernel, may have left their groups.
         for cgroup in self._made:
             await asyncio.to_thread(cgroup.remove)
