@@ -1,0 +1,1 @@
+"""Sections of the configuration; the others use them from `core.config`."""
