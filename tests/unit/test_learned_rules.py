@@ -13,6 +13,7 @@ from test_decision_rules import contexts
 from chargehand.core.choices import (
     AgentFacts,
     Candidate,
+    Choice,
     ChoiceContext,
     ChoiceHistory,
     ChoiceOutcome,
@@ -25,8 +26,8 @@ from chargehand.core.choices import (
     find_fault,
     render_reasons,
 )
-from chargehand.core.records import ChoiceReason
-from chargehand.decisions.explanation import explain_choice
+from chargehand.core.records import ChoiceReason, Reason
+from chargehand.decisions.explanation import ChoiceExplanation, explain_choice
 from chargehand.decisions.learned import LearnedRules
 from chargehand.decisions.routing.published import add_published_prior, model_key, published_prior
 from chargehand.decisions.routing.records import RouterCandidate
@@ -126,13 +127,16 @@ def test_several_agents_are_chosen_from_instead_of_a_question() -> None:
     assert (choice.action, choice.chosen) == ("use", Candidate(agent="y"))
 
 
-def test_the_next_round_tries_the_other_model_with_the_best_prospects() -> None:
+def failed_round(*ends: Reason, cause: str = "check", money: float | None = None) -> ChoiceContext:
+    """Return the facts after two rounds of the model `zero` on a task; `ends` are those of both."""
+
     def rung(model: str, strategy: Strategy) -> PossibleCandidate:
         return PossibleCandidate(agent=NATIVE, model=KnownModel(name=model), strategy=strategy)
 
-    context = ChoiceContext(
+    return ChoiceContext(
         moment="retry",
         kind="p",
+        work="m/t",
         candidates=(
             PossibleCandidate(agent=NATIVE, strategy="approach"),
             *(rung(model, strategy) for strategy in RUNGS for model in ("zero", *MODELS)),
@@ -140,13 +144,99 @@ def test_the_next_round_tries_the_other_model_with_the_best_prospects() -> None:
         current=Candidate(agent="native", model="zero"),
         tried=tuple(
             TriedCandidate(
-                candidate=Candidate(agent="native", model="zero"), cause="check", rung=each, round=number
+                candidate=Candidate(agent="native", model="zero"), cause=cause, rung=each, round=number, ends=ends
             )
             for number, each in enumerate(("first", "approach"), 1)
         ),
+        money_left=money,
     )
+
+
+def told(choice: Choice) -> ChoiceExplanation:
+    found = explain_choice(choice.reasons[-1])
+    assert found is not None
+    assert found.replayed
+    return found
+
+
+def test_the_next_round_tries_the_step_with_the_best_prospects() -> None:
+    context = failed_round()
     assert FixedRules().choose(context, GOOD).chosen == Candidate(agent="native", model="one", strategy="model")
-    assert MEANS.choose(context, GOOD).chosen == Candidate(agent="native", model="two", strategy="model")
+    choice = MEANS.choose(context, GOOD)
+    assert choice.chosen == Candidate(agent="native", model="two", strategy="model")
+    assert [each.code for each in choice.reasons] == ["retry", "learned"]
+    names = [each.name for each in told(choice).candidates]
+    assert names[0] == "native with two"
+    assert {
+        "asking a person",
+        "no further attempt",
+        "native with zero and native with one and native with two",
+    } < {*names}
+
+
+def test_red_rounds_of_a_task_show_that_it_is_hard() -> None:
+    red = outcomes(*[("zero", False, 0.5)] * 3).outcomes
+    here = ChoiceHistory(outcomes=(*GOOD.outcomes, *(replace(each, work="m/t") for each in red)))
+    elsewhere = ChoiceHistory(outcomes=(*GOOD.outcomes, *red))
+
+    def chance(history: ChoiceHistory) -> float:
+        shown = told(MEANS.choose(failed_round(), history)).candidates
+        return next(each.chance for each in shown if each.name == "native with two")
+
+    assert chance(here) < chance(elsewhere) - 0.05
+
+
+def test_a_person_is_asked_when_no_attempt_can_help() -> None:
+    unclear = failed_round(Reason(code="no_change", message="nothing changed"))
+    choice = replace(MEANS, worth_usd=3.0, person_usd=0.2).choose(unclear, ChoiceHistory())
+    assert choice.action == "ask"
+    assert choice.reasons[0].code == "not_worth_it"
+    shown = told(choice)
+    assert (shown.chosen, shown.candidates[0].name) == ("", "asking a person")
+    assert sum(shown.causes.values()) == pytest.approx(1)
+
+
+def test_no_round_costs_more_than_the_money_left() -> None:
+    assert MEANS.choose(failed_round(money=10.0), GOOD).action == "use"
+    assert MEANS.choose(failed_round(money=0.1), GOOD).action == "ask"
+
+
+def attempt_again(**changes: object) -> ChoiceContext:
+    current = Candidate(agent="native", model="one")
+    one = PossibleCandidate(agent=NATIVE, model=KnownModel(name="one"), breaker="closed")
+    tried = (TriedCandidate(candidate=current, cause="check"),)
+    context = ChoiceContext(moment="retry", kind="p", work="m", candidates=(one,), current=current, tried=tried)
+    return replace(context, **changes)
+
+
+def test_another_attempt_that_is_not_worth_its_price_is_left_out() -> None:
+    hopeless = outcomes(*[("one", False, 2.0)] * 25)
+    choice = MEANS.choose(attempt_again(), hopeless)
+    assert (choice.action, [each.code for each in choice.reasons]) == ("stop", ["not_worth_it"])
+    assert "native with one again has a " in render_reasons(choice.reasons)
+    assert told(choice).candidates[0].name == "no further attempt"
+    assert replace(MEANS, worth_usd=500.0).choose(attempt_again(), hopeless).action == "use"
+    assert MEANS.choose(attempt_again(), outcomes(*[("one", True, 2.0)] * 25)).action == "use"
+
+
+@pytest.mark.parametrize(
+    ("changes", "history"),
+    [
+        ({}, outcomes(*[("one", False, 2.0)] * 5)),
+        ({}, outcomes(*[("one", False, None)] * 25)),
+        ({"fault": "the provider failed"}, outcomes(*[("one", False, 2.0)] * 25)),
+        (
+            {"fixed": FixedChoice(agent="native", model="one", forced=True)},
+            outcomes(*[("one", False, 2.0)] * 25),
+        ),
+    ],
+    ids=["few outcomes", "no known price", "a fault of the provider", "a person's answer"],
+)
+def test_a_mission_is_not_ended_by_value_on_thin_ground(
+    changes: dict[str, object], history: ChoiceHistory
+) -> None:
+    context = attempt_again(**changes)
+    assert MEANS.choose(context, history) == FixedRules().choose(context, history)
 
 
 def test_a_choice_is_explained_by_its_evidence_and_computed_again() -> None:
@@ -232,5 +322,8 @@ def test_each_choice_is_allowed_and_repeats(
     choice = LearnedRules().choose(context, history)
     assert find_fault(context, choice) == ""
     assert LearnedRules().choose(context, history) == choice
+    fixed = FixedRules().choose(context, history)
     if choice.chosen is None:
-        assert choice == FixedRules().choose(context, history)
+        assert choice == fixed or (context.moment == "retry" and choice.reasons[0].code == "not_worth_it")
+    elif context.moment == "retry":  # what the fixed rules forbid stays forbidden
+        assert fixed.chosen is not None

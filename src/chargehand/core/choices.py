@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.core.config import AgentConfig, Config
-from chargehand.core.records import ChoiceReason, MissionRequest, ReasonCode
+from chargehand.core.records import ChoiceReason, MissionRequest, Reason, ReasonCode
 
 # `request`: a whole mission. `task`: a task of a plan. `attempt`: the first attempt of a mission. `retry`: each
 # later attempt of a mission, and each next round of a task after one without a good result.
@@ -43,7 +43,7 @@ SENTENCES: Mapping[ReasonCode, str] = {
     "patch": "no model answers, and the request is a patch",
     "retry": "the choice for the next round",
     "learned": "{subject}: {source}",  # the source has chance, price and the number of outcomes
-    "not_worth_it": "another try is not worth its cost",
+    "not_worth_it": "another try is not worth its cost{source}",  # the source begins with a colon
     # Why a candidate is excluded.
     "breaker_open": "{subject} failed too often",
     "unable": "{subject} does not offer all that it needs",
@@ -174,28 +174,32 @@ class FixedChoice(Struct, frozen=True, kw_only=True):
 class TriedCandidate(Struct, frozen=True, kw_only=True):
     """A candidate that was tried in this mission or task; `rung` and `round` are those of a task.
 
-    `cause` is the class of its end in `causes.toml`, "" if it ended well or is not known.
+    `cause` is the class of its end in `causes.toml`, "" if it ended well or is not known. `ends` are the reasons
+    with which it ended.
     """
 
     candidate: Candidate
     cause: str = ""
     rung: str = ""
     round: int = 0
+    ends: tuple[Reason, ...] = ()
 
 
 class ChoiceContext(Struct, frozen=True, kw_only=True):
     """All facts about one choice; a moment leaves the fields empty that it does not know.
 
-    `kind` names what has its own prices and rates: the project.
-    `candidates` are possible and respect `fixed`. `settings` are ordered by precedence. `current` is the choice so
-    far (for a task: the whole mission's), with its `current_reasons`; a person named the parts in `current_named`
-    for the whole run. A task that `inherits` has no role, agent or needs; `same_role`: it has the mission's role.
-    `fault` is the provider's fault that ended the last attempt. `fresh`: the current agent did not try the task
-    yet, and others failed it. `money_left` is in USD, `None` if unlimited or not known, as is `seconds_left`.
+    `kind` names what has its own prices and rates: the project. `work` is the mission, or the task of a plan,
+    whose attempts share their difficulty: see `ChoiceOutcome`. `candidates` are possible and respect `fixed`.
+    `settings` are ordered by precedence. `current` is the choice so far (for a task: the whole mission's),
+    with its `current_reasons`; a person named the parts in `current_named` for the whole run. A task that
+    `inherits` has no role, agent or needs; `same_role`: it has the mission's role. `fault` is the provider's
+    fault that ended the last attempt. `fresh`: the current agent did not try the task yet, and others failed
+    it. `money_left` is in USD, `None` if unlimited or not known, as is `seconds_left`.
     """
 
     moment: Moment
     kind: str = ""
+    work: str = ""
     candidates: tuple[PossibleCandidate, ...] = ()
     fixed: FixedChoice = FixedChoice()
     settings: tuple[StandingSetting, ...] = ()
@@ -245,7 +249,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 class ChoiceOutcome(Struct, frozen=True, kw_only=True):
     """The end of work by a candidate; the cost in USD is `None` if unknown.
 
-    `work` is the mission that it was done for, `kind` as in `ChoiceContext`.
+    `work` is the mission that it was done for, or `task_work` of a task of a plan; `kind` as in `ChoiceContext`.
     """
 
     candidate: Candidate
@@ -271,6 +275,11 @@ class Chooser(Protocol):
     def choose(self, context: ChoiceContext, history: ChoiceHistory, /) -> Choice:
         """Return a choice that `find_fault` accepts, always the same for the same arguments; no I/O, no clock."""
         ...
+
+
+def task_work(mission: str, task: str) -> str:
+    """Return the work of a mission, or of a task of its plan: its rounds are attempts on the same work."""
+    return f"{mission}/{task}" if task else mission
 
 
 def find_exclusion(context: ChoiceContext, each: PossibleCandidate) -> ChoiceReason | None:

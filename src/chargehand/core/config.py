@@ -360,6 +360,7 @@ class DecisionsConfig(Struct, frozen=True, kw_only=True):
 
     learned: Annotated[bool, KeySpec("choose agents and models by earlier outcomes")] = False
     worth_usd: Annotated[float, KeySpec("what a solved task is worth in USD", form="budget")] = 5.0
+    person_usd: Annotated[float, KeySpec("what asking a person costs in USD", form="money")] = 2.0
     explore: Annotated[bool, KeySpec("also try agents and models to learn more of them")] = True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import field
 
@@ -229,6 +229,19 @@ class AgentSelected(Payload, frozen=True, kw_only=True):
     kind: str
     reason: str
     reasons: tuple[ChoiceReason, ...] = ()
+
+
+@event("retry.declined")
+class RetryDeclined(Payload, frozen=True, kw_only=True):
+    """After a failed attempt, or a failed round of a plan's `task`, none follows: its value is too low.
+
+    `ask`: a person is asked first. `attempt` is the number that it would have had, 0 for a task.
+    """
+
+    action: Literal["ask", "stop"]
+    reasons: tuple[ChoiceReason, ...]
+    attempt: int = 0
+    task: str = ""
 
 
 @event("changes.reverted")

@@ -30,6 +30,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     c.TaskEnded: "promotion",
     w.TierChosen: "environment",
     p.AgentSelected: "selection",
+    p.RetryDeclined: "selection",
     w.RoleChosen: "selection",
     w.BreakerChanged: "selection",
     w.AttemptStarted: "execution",

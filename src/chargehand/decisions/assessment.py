@@ -22,6 +22,7 @@ NextStep = Literal[
     "wait_for_provider",
     "raise_budget",
 ]
+CauseClass = Literal["agent", "check", "provider", "budget", "person", "engine"]
 _STEPS: Mapping[FailureCause, NextStep] = {
     "model_too_weak": "use_stronger_model",
     "task_unclear": "ask_person",
@@ -45,7 +46,7 @@ class FailureFacts(Struct, frozen=True, kw_only=True):
     was spent, 0 to 1 or more. `attempt` counts from 1.
     """
 
-    cause_class: Literal["agent", "check", "provider", "budget", "person", "engine"] | None = None
+    cause_class: CauseClass | None = None
     end: Literal["finished", "gave_up", "crashed", "stopped"] | None = None
     changed: bool | None = None
     failing_tests: Literal["none", "new", "old"] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -10,7 +11,9 @@ from msgspec import Struct
 from chargehand.core.codec import decode_as
 from chargehand.core.records import ChoiceReason
 from chargehand.decisions.routing.conclusion import replay
-from chargehand.decisions.routing.records import RouterChoice
+from chargehand.decisions.routing.records import RouterChoice, StepChoice
+
+_ENDS = {"ask": "asking a person", "stop": "no further attempt"}
 
 
 class ComparedCandidate(Struct, frozen=True, kw_only=True):
@@ -39,7 +42,8 @@ class ChoiceExplanation(Struct, frozen=True, kw_only=True):
 
     `gain_usd` is the value of the chosen one over the second's, or over no attempt. `outcomes` counts the attempts
     it was learned from, `is_guess` marks few of them. `replayed` says whether computing it again gave the same
-    numbers.
+    numbers; `None`: that needs an optional part that is not installed. `causes` has the probability of each cause
+    of the failure before it, for a choice of what to do next.
     """
 
     policy: str
@@ -48,15 +52,20 @@ class ChoiceExplanation(Struct, frozen=True, kw_only=True):
     gain_usd: float
     outcomes: int
     is_guess: bool
-    replayed: bool
+    replayed: bool | None
     candidates: tuple[ComparedCandidate, ...]
     left_out: tuple[LeftOutCandidate, ...]
+    causes: Mapping[str, float] = {}
 
 
 def explain_choice(reason: ChoiceReason) -> ChoiceExplanation | None:
     """Return the explanation of a reason with evidence, `None` if it has none or is of another version."""
     if not isinstance(reason.evidence, str):
         return None
+    try:
+        return _explain_step(reason, decode_as(reason.evidence.encode(), StepChoice))
+    except (msgspec.DecodeError, ValueError, KeyError):
+        pass  # a choice of agent and model
     try:
         choice = decode_as(reason.evidence.encode(), RouterChoice)
         same = replay(choice) == choice
@@ -81,4 +90,35 @@ def explain_choice(reason: ChoiceReason) -> ChoiceExplanation | None:
             for each in choice.considered
         ),
         left_out=tuple(LeftOutCandidate(name=each.id, reason=each.reason) for each in choice.excluded),
+    )
+
+
+def _explain_step(reason: ChoiceReason, choice: StepChoice) -> ChoiceExplanation:
+    try:
+        from chargehand.decisions.routing.next_steps import replay_step
+    except ImportError:
+        same = None
+    else:
+        same = replay_step(choice) == choice
+    best, second = choice.valued[0], choice.valued[1] if len(choice.valued) > 1 else None
+    return ChoiceExplanation(
+        policy=choice.policy,
+        chosen=reason.subject if reason.code == "learned" else "",
+        worth_usd=choice.draw.worth,
+        gain_usd=best.value - (second.value if second else 0.0),
+        outcomes=choice.outcomes,
+        is_guess=choice.guess,
+        replayed=same,
+        candidates=tuple(
+            ComparedCandidate(
+                name=_ENDS.get(each.name, each.name),
+                chance=each.chance,
+                price_usd=each.price,
+                value_usd=each.value,
+                known_costs=each.costs,
+            )
+            for each in choice.valued
+        ),
+        left_out=(),
+        causes=choice.causes,
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from chargehand.core.choices import render_reasons
 from chargehand.core.events import read_payload
-from chargehand.core.mission_events import AgentSelected, MissionCreated
+from chargehand.core.mission_events import AgentSelected, MissionCreated, RetryDeclined
 from chargehand.core.plan_events import TaskStarted
 from chargehand.core.records import ChoiceReason
 from chargehand.decisions.explanation import ChoiceExplanation, explain_choice
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
 
-_TYPES = (MissionCreated.type, AgentSelected.type, TaskStarted.type)
+_TYPES = (MissionCreated.type, AgentSelected.type, TaskStarted.type, RetryDeclined.type)
 
 
 class ExplainedChoice(Document, frozen=True):
@@ -47,6 +47,8 @@ def explain_choices(reader: StateReader, name: str) -> MissionChoices:
                 chosen = _name(request.agent, request.model)
             case AgentSelected(agent=agent, reasons=reasons):
                 chosen = agent
+            case RetryDeclined(task=task, action=action, reasons=reasons):
+                chosen = "a person is asked" if action == "ask" else "no further attempt"
             case TaskStarted(task=task, model=model, reasons=reasons):
                 chosen = model or ""
             case _:
@@ -60,7 +62,7 @@ def explain_choices(reader: StateReader, name: str) -> MissionChoices:
                 line=line.seq,
                 time=line.time,
                 task=task,
-                chosen=learned.chosen if learned else chosen,
+                chosen=learned.chosen if learned and learned.chosen else chosen,
                 why=render_reasons(reasons),
                 learned=learned,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome
+from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome, task_work
 from chargehand.core.config import DecisionsConfig
 from chargehand.core.mission_events import AttemptFinished
 from chargehand.core.state import AttemptState, MissionSummary
@@ -56,7 +56,7 @@ class OutcomeHistory:
                 is_good=is_good,
                 cost_usd=attempt.cost_usd if attempt.cost_known else None,
                 kind=project,
-                work=mission,
+                work=task_work(summary.parent or mission, summary.task),
             )
             self._outcomes.append(outcome)
 
@@ -80,5 +80,7 @@ def make_decider(decisions: DecisionsConfig, store: Callable[[], Store]) -> Deci
     require_extra("decisions")
     from chargehand.decisions.learned import LearnedRules
 
-    chooser = LearnedRules(worth_usd=decisions.worth_usd, explores=decisions.explore)
+    chooser = LearnedRules(
+        worth_usd=decisions.worth_usd, person_usd=decisions.person_usd, explores=decisions.explore
+    )
     return Decider(chooser=chooser, history=OutcomeHistory(store))

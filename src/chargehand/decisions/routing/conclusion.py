@@ -9,7 +9,7 @@ from chargehand.decisions.routing.records import ConsideredArm, ExcludedArm, Rou
 from chargehand.decisions.routing.value import Stakes, solve_chances, value_arms
 
 POLICY = "shared-difficulty-1"
-_FEW_OUTCOMES = 20
+FEW_OUTCOMES = 20
 
 
 class DrawnArm(NamedTuple):
@@ -81,7 +81,7 @@ def conclude(
         policy=POLICY,
         chosen=considered[0].id if best > 0 else None,
         gain=best - second if best > 0 else -best,
-        guess=outcomes < _FEW_OUTCOMES,
+        guess=outcomes < FEW_OUTCOMES,
         considered=considered,
         excluded=excluded,
         outcomes=outcomes,

@@ -142,6 +142,22 @@ class RouterDraw(Struct, frozen=True, kw_only=True):
     budget: RouterBudget
 
 
+class ArmEstimates(Struct, frozen=True, kw_only=True):
+    """The mean beliefs about arms, in order: skills in probits, prices in USD, and the number of costs known.
+
+    `rho`, `difficulty` and `families` as in `RouterDraw`. `outcomes` counts those of the kind of task.
+    """
+
+    rho: float
+    arm_families: tuple[str, ...]
+    skills: tuple[float, ...]
+    prices: tuple[float, ...]
+    costs: tuple[int, ...]
+    difficulty: tuple[str, ...]
+    families: Mapping[str, tuple[tuple[str, ...], ...]]
+    outcomes: int
+
+
 class RouterChoice(Struct, frozen=True, kw_only=True):
     """The arm to try next, `None` to stop; `gain` in USD is its value over the second's (or over stopping).
 
@@ -156,6 +172,69 @@ class RouterChoice(Struct, frozen=True, kw_only=True):
     excluded: tuple[ExcludedArm, ...]
     outcomes: int
     draw: RouterDraw
+
+
+class StepArm(Struct, frozen=True, kw_only=True):
+    """An attempt of a step: the skill in probits and the expected price in USD, both as hex floats."""
+
+    family: str
+    skill: str
+    price: str
+
+
+class PossibleStep(Struct, frozen=True, kw_only=True):
+    """A way to go on, whose attempts run at the same time; `strategy` as in a task's next round.
+
+    `costs` counts the known costs of its arm with the fewest: without any, the price is only assumed.
+    """
+
+    name: str
+    strategy: str
+    arms: tuple[StepArm, ...]
+    costs: int
+
+
+class StepDraw(Struct, frozen=True, kw_only=True):
+    """All numbers that a choice of the next step was computed from, as in `RouterDraw`.
+
+    `mendable` is the probability, as hex float, that an attempt can help at all. `person_price` is the cost of
+    asking a person in USD, `None` if nobody can be asked, `person_chance` the chance that this solves the task.
+    """
+
+    rho: float
+    worth: float
+    person_price: float | None
+    person_chance: float
+    mendable: str
+    difficulty: tuple[str, ...]
+    families: Mapping[str, tuple[tuple[str, ...], ...]]
+
+
+class ValuedStep(Struct, frozen=True, kw_only=True):
+    """A step with its chance to solve the task now, its price, and its value with the best steps after it."""
+
+    name: str
+    strategy: str
+    chance: float
+    price: float
+    value: float
+    costs: int = 0
+
+
+class StepChoice(Struct, frozen=True, kw_only=True):
+    """The chosen step, `ask` or `stop`, and all valued ones, the best first.
+
+    `causes` has the probability of each cause of the last failure, from which `mendable` follows.
+    """
+
+    policy: str
+    chosen: str
+    valued: tuple[ValuedStep, ...]
+    steps: tuple[PossibleStep, ...]
+    draw: StepDraw
+    causes: Mapping[str, float]
+    outcomes: int
+    guess: bool
 
 
 class RouterForecast(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from chargehand.decisions.routing.conclusion import DrawnArm, conclude, replay
 from chargehand.decisions.routing.forecast import forecast
 from chargehand.decisions.routing.prior import PriorRow, prepare
 from chargehand.decisions.routing.records import (
+    ArmEstimates,
     ExcludedArm,
     HistoryRecord,
     RouterBudget,
@@ -97,6 +98,26 @@ def fold_history(
         while len(_folds) > _KEPT_FOLDS:
             _folds.popitem(last=False)
     return state
+
+
+def estimate_arms(state: RouterState, task: TaskBelief, candidates: Sequence[RouterCandidate]) -> ArmEstimates:
+    """Return the mean beliefs about candidates on a task, under the most probable weight of the difficulty."""
+    kind = state.belief(task.kind, candidates)
+    number = int(kind.weights.argmax())
+    rows = np.array([kind.index[each.id] for each in candidates], dtype=int)
+    return ArmEstimates(
+        rho=RHOS[number],
+        arm_families=tuple(each.family for each in candidates),
+        skills=tuple(float(each) for each in kind.skills[number][rows]),
+        prices=tuple(map(float, _prices(kind, task, candidates, kind.prices[rows]))),
+        costs=tuple(kind.costs.get(each.id, (0, 0.0))[0] for each in candidates),
+        difficulty=tuple(float(each).hex() for each in task.difficulty[number]),
+        families={
+            family: tuple(tuple(float(x).hex() for x in row) for row in task.part(number, family))
+            for family in sorted({each.family for each in candidates})
+        },
+        outcomes=kind.outcomes,
+    )
 
 
 def choose_from(

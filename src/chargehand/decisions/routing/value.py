@@ -73,7 +73,7 @@ def value_arms(
     count = len(chances)
     solved_of_green = 1 - stakes.false_green - stakes.false_red
     reds = [[[1 - (stakes.false_green + solved_of_green * p) for p in row] for row in grid] for grid in chances]
-    all_red = _all_red(reds, families, weights)
+    all_red = chances_all_red(reds, families, weights)
     best = [0.0] * (1 << count)
     first: list[float] = []
     solving: list[float] = []
@@ -100,10 +100,13 @@ def value_arms(
     return first, solving
 
 
-def _all_red(
+def chances_all_red(
     reds: Sequence[Grid], families: Sequence[str], weights: tuple[Sequence[float], Mapping[str, Grid]]
 ) -> list[float]:
-    """Return for each set of arms (a bit mask) the chance that all its attempts are red."""
+    """Return for each set of arms (a bit mask) the chance that all its attempts are red.
+
+    `reds` are the chances to be red per arm, on the grid of `solve_chances`; `weights` as for `value_arms`.
+    """
     difficulty, parts = weights
     # Sets of arms so far, each with its chance per point of difficulty; one family after the other joins them.
     sets: dict[int, list[float]] = {0: list(difficulty)}

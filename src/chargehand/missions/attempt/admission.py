@@ -33,6 +33,7 @@ from chargehand.core.choices import (
     TriedCandidate,
     named_by_person,
     render_reasons,
+    task_work,
 )
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
@@ -44,6 +45,7 @@ from chargehand.core.mission_events import (
     MissionClaimed,
     MissionCreated,
     QuestionAsked,
+    RetryDeclined,
     StepFinished,
 )
 from chargehand.core.records import AttemptStatus, ChoiceReason, MissionRequest, Reason, ReasonCode
@@ -282,11 +284,11 @@ class Admission(Struct, eq=False):
             return _record_of(context, choice)
 
         def events(record: dict[str, Any]) -> Sequence[Payload]:
+            reasons = convert_to(record["reasons"], tuple[ChoiceReason, ...])
             if record.get("stop"):
-                return ()
+                return (RetryDeclined(action="stop", attempt=number, reasons=reasons),)
             agent, model = record["agent"], record["model"]
             kind = AgentFacts.of(self.services.config, agent).kind
-            reasons = convert_to(record["reasons"], tuple[ChoiceReason, ...])
             selected = AgentSelected(agent=agent, kind=kind, reason=record["why"], reasons=reasons)
             breaker = self._log().breaker(agent, model)
             if not record["probe"] or breaker.state != "open":
@@ -328,6 +330,8 @@ class Admission(Struct, eq=False):
         )
         return ChoiceContext(
             moment="attempt" if number == 1 else "retry",
+            kind=self.services.project,
+            work=task_work(state.parent or state.id, state.task),
             candidates=tuple(candidates),
             fixed=fixed,
             current=Candidate(agent=request.agent, model=request.model, fallback=request.fallback),
@@ -350,6 +354,7 @@ class Admission(Struct, eq=False):
                 yield TriedCandidate(
                     candidate=Candidate(agent=chosen.agent, model=chosen.model, fallback=chosen.fallback),
                     cause=cause.kind if cause is not None else "",
+                    ends=attempt.reasons,
                 )
 
     def _is_patch(self, request: MissionRequest) -> bool:

@@ -13,13 +13,14 @@ import math
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
+from typing import Literal
 
 from msgspec.structs import replace
 
 from chargehand.core.attempt_events import MessageDelivered
 from chargehand.core.errors import RefusedError
 from chargehand.core.events import Payload
-from chargehand.core.mission_events import MissionFinished, QuestionAnswered, QuestionAsked
+from chargehand.core.mission_events import MissionFinished, QuestionAnswered, QuestionAsked, RetryDeclined
 from chargehand.core.plan_events import (
     PLAN_QUESTION,
     TASK_QUESTION,
@@ -35,7 +36,7 @@ from chargehand.core.plan_events import (
     TaskReviewed,
     TaskStarted,
 )
-from chargehand.core.records import MissionRequest, Reason
+from chargehand.core.records import ChoiceReason, MissionRequest, Reason
 from chargehand.core.state import ENDED, total_cost
 from chargehand.missions._questions import next_expiry, rest_for_person
 from chargehand.missions.breakpoints import PLAN, PROMOTE, stop_at, task_breakpoint
@@ -184,7 +185,9 @@ class Coordinator:
                 notes = await asyncio.to_thread(read_notes, self._look, move.task, *missions)
                 # With several candidates only the chosen one delegates.
                 added = await self._add_delegations(move.task, *((move.mission,) if move.mission else ()))
-                self._journal.record(*notes, *added, self._end_of(move.task, move.outcome, move.reason))
+                declined = self._declined(move.task, "stop", move.choice)
+                end = self._end_of(move.task, move.outcome, move.reason)
+                self._journal.record(*notes, *added, *declined, end)
             case d.Ask():
                 self._ask_about_task(move)
 
@@ -354,7 +357,15 @@ class Coordinator:
             options=move.options,
             kind="decision",
         )
-        self._journal.record(self._journal.limited(asked), durable=True)
+        declined = self._declined(move.task, "ask", move.choice)
+        self._journal.record(*declined, self._journal.limited(asked), durable=True)
+
+    def _declined(
+        self, task: str, action: Literal["ask", "stop"], choice: tuple[ChoiceReason, ...]
+    ) -> tuple[RetryDeclined, ...]:
+        """Return the event for a round that is possible and not worth it, none if it was not chosen by value."""
+        by_value = any(each.code == "not_worth_it" for each in choice)
+        return (RetryDeclined(task=task, action=action, reasons=choice),) if by_value else ()
 
     def _refused_result(self, task: str) -> str | None:
         """Return the mission of a task whose refused result a person may still promote."""

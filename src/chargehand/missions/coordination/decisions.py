@@ -19,6 +19,7 @@ from chargehand.core.choices import (
     TriedCandidate,
     render_reason,
     render_reasons,
+    task_work,
 )
 from chargehand.core.plan_events import (
     PlanProgress,
@@ -99,21 +100,26 @@ class Weigh(Struct, frozen=True, kw_only=True):
 
 
 class EndTask(Struct, frozen=True, kw_only=True):
-    """End a task without a merge; `mission` is the child mission whose result counts."""
+    """End a task without a merge; `mission` is the child mission whose result counts.
+
+    `choice` says why another round is not worth it, if so.
+    """
 
     task: str
     outcome: TaskOutcome
     reason: Reason
     mission: str = ""
+    choice: tuple[ChoiceReason, ...] = ()
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """Ask a person how to handle a task."""
+    """Ask a person how to handle a task; `choice` says why no other round comes first, if one is possible."""
 
     task: str
     question: str
     reasons: tuple[Reason, ...]
     options: tuple[str, ...] = (RETRY, SKIP, STOP)
+    choice: tuple[ChoiceReason, ...] = ()
 
 
 class Finish(Struct, frozen=True, kw_only=True):
@@ -314,9 +320,10 @@ def _climb(now: Situation, task: Task, runs: Sequence[ChildMission]) -> list[Mov
     choice = now.decider.choose(_next_round_context(now, task, ladder))
     if choice.action == "stop":
         stopped = f"task {task.id} is not tried again: {render_reasons(choice.reasons)}"
-        return [EndTask(task=task.id, outcome="failed", reason=Reason(code="task_failed", message=stopped))]
+        end = Reason(code="task_failed", message=stopped)
+        return [EndTask(task=task.id, outcome="failed", reason=end, choice=choice.reasons)]
     if choice.chosen is None:
-        return _ask(now, task, reasons)
+        return _ask(now, task, reasons, choice=choice.reasons)
     chosen, own = (choice.chosen, *choice.beside), ladder.agents[0].name
     considered = (
         f"{each.candidate.strategy}: {render_reason(each.excluded)}" for each in choice.considered if each.excluded
@@ -343,9 +350,10 @@ def _next_round_context(now: Situation, task: Task, ladder: Ladder) -> ChoiceCon
     tried = (
         TriedCandidate(
             candidate=Candidate(agent=own.name, model=run.model),
-            cause=now.cause(run.mission),
+            cause=now.child(run.mission).cause,
             rung=run.rung,
             round=run.round,
+            ends=now.child(run.mission).reasons,
         )
         for run in known.runs
     )
@@ -353,6 +361,7 @@ def _next_round_context(now: Situation, task: Task, ladder: Ladder) -> ChoiceCon
     return ChoiceContext(
         moment="retry",
         kind=now.project,
+        work=task_work(now.mission, task.id),
         candidates=(
             *(PossibleCandidate(agent=each, strategy="approach") for each in ladder.agents),
             *(
@@ -370,14 +379,19 @@ def _next_round_context(now: Situation, task: Task, ladder: Ladder) -> ChoiceCon
 
 
 def _ask(
-    now: Situation, task: Task, reasons: tuple[Reason, ...], *, accept: ChildMission | None = None
+    now: Situation,
+    task: Task,
+    reasons: tuple[Reason, ...],
+    *,
+    accept: ChildMission | None = None,
+    choice: tuple[ChoiceReason, ...] = (),
 ) -> list[Move]:
     """Ask a person about a task, once per round, and follow the answer; a disputed result may be accepted."""
     known = now.of(task.id)
     question = question_about(task.id, known.round)
     options = (RETRY, SKIP, STOP) if accept is None else (ACCEPT, RETRY, SKIP, STOP)
     if question not in now.answers:
-        return [Ask(task=task.id, question=question, reasons=reasons, options=options)]
+        return [Ask(task=task.id, question=question, reasons=reasons, options=options, choice=choice)]
     answer = now.answers[question]
     if answer is None:
         return []

@@ -99,6 +99,7 @@ class PlanObserver:
             ladders=self._ladder,
             decider=self._services.decider,
             project=self._services.project,
+            mission=self._journal.mission,
             collides=lambda task, other: (
                 None
                 if progress.is_allowed(task, other)

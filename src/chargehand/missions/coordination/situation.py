@@ -75,6 +75,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     changes: Callable[[str], Collection[str]] = lambda mission: ()
     decider: Decider = Decider()
     project: str = ""
+    mission: str = ""
 
     def of(self, task: str) -> TaskProgress:
         """Return the progress of a task."""
@@ -87,16 +88,16 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     def runs(self, task: str) -> tuple[ChildMission, ...]:
         """Return the child missions of a task's last round; an unrecorded one counts as open."""
-        return tuple(self._child(run.mission) for run in self.of(task).current)
+        return tuple(self.child(run.mission) for run in self.of(task).current)
 
-    def cause(self, mission: str) -> str:
-        """Return why a child mission did not promote a change, "" if it did or is not recorded."""
-        return self._child(mission).cause
+    def child(self, mission: str) -> ChildMission:
+        """Return a child mission; an unrecorded one counts as planned."""
+        return self.children.get(mission) or ChildMission(id=mission, status="planned")
 
     def reviews(self, task: str) -> tuple[ChildMission, ...]:
         """Return the child missions that review the results of a task's last round, as `runs` does."""
         current = {run.mission for run in self.of(task).current}
-        return tuple(self._child(each.mission) for each in self.of(task).reviews if each.of in current)
+        return tuple(self.child(each.mission) for each in self.of(task).reviews if each.of in current)
 
     def goes_on(self, task: str) -> bool:
         """Return whether any mission of a task continues by itself, without a person."""
@@ -127,9 +128,6 @@ class Situation(Struct, frozen=True, kw_only=True):
     def due(self, task: Task) -> float | None:
         """Return when a task is overdue if it starts, or is restarted by a person, now."""
         return None if task.deadline is None else self.elapsed + task.deadline
-
-    def _child(self, mission: str) -> ChildMission:
-        return self.children.get(mission) or ChildMission(id=mission, status="planned")
 
 
 def question_about(task: str, round: int) -> str:

@@ -28,6 +28,7 @@ from chargehand.core.attempt_events import (
     StateCaptured,
     TierChosen,
 )
+from chargehand.core.choices import render_reasons
 from chargehand.core.events import Event, Payload, is_damaged, read_payload
 from chargehand.core.mission_events import (
     CLOCK,
@@ -61,6 +62,7 @@ from chargehand.core.mission_events import (
     QuestionAnswered,
     QuestionAsked,
     QuestionExpired,
+    RetryDeclined,
     SetupDetected,
     StepFinished,
     VerdictGiven,
@@ -403,6 +405,10 @@ def _describe_sandbox(event: Payload) -> str | None:
 
 def _describe_model_use(event: Payload) -> str | None:
     match event:
+        case RetryDeclined():
+            subject = f"task {event.task}" if event.task else f"attempt {event.attempt}"
+            asked = "; a person is asked" if event.action == "ask" else ""
+            return f"{subject}: {render_reasons(event.reasons)}{asked}"
         case ModelCalled():
             given, made = (
                 "unknown" if tokens is None else f"{tokens:,}"
