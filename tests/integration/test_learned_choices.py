@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 from command_line import repository
+from msgspec.structs import replace
 from tests.used_state import used_state
 
 from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.worker import Worker
 from chargehand.configuration.run_options import RunRequest
+from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome
 from chargehand.core.errors import UsageError
 from chargehand.core.state import MissionState
-from chargehand.reports.choices import explain_choices
+from chargehand.decisions.decider import Decider
+from chargehand.decisions.learned import LearnedRules
+from chargehand.reports.choices import explain_choices, list_choices, replay_choices
 from chargehand.reports.reading import StateReader
 
 pytestmark = pytest.mark.needs_bwrap
@@ -31,6 +35,7 @@ class Project:
 
     def __init__(self, place: Path) -> None:
         self.repo = repository(place / "repo")
+        self.agents = dict(AGENTS)
         self.config = place / "config/chargehand/config.toml"
         self.config.parent.mkdir(parents=True)
         self.environ = {
@@ -42,13 +47,21 @@ class Project:
 
     def configure(self, decisions: str) -> None:
         agents = (
-            f"[agents.{name}]\ncommand = {json.dumps(['sh', '-c', text])}\n" for name, text in AGENTS.items()
+            f"[agents.{name}]\ncommand = {json.dumps(['sh', '-c', text])}\n" for name, text in self.agents.items()
         )
         self.config.write_text("".join(agents) + decisions)
 
-    def run(self, number: int, agent: str | None = None) -> MissionState:
-        asked = RunRequest(text=f"Write {number}", only_checks=("cat sub/* > /dev/null",), yes=True, agent=agent)
-        app = App(environ=self.environ, cwd=self.repo, role="worker")
+    def run(
+        self, number: int, agent: str | None = None, *, attempts: int = 1, decider: Decider | None = None
+    ) -> MissionState:
+        asked = RunRequest(
+            text=f"Write {number}",
+            only_checks=("cat sub/* > /dev/null",),
+            yes=True,
+            agent=agent,
+            attempts=str(attempts),
+        )
+        app = App(environ=self.environ, cwd=self.repo, role="worker", decider=decider)
         try:
             request, plan = plan_request(app, asked)
             mission = record_mission(app, request, plan=plan)
@@ -80,8 +93,46 @@ def test_the_agent_that_works_is_chosen_after_outcomes_of_both(tmp_path: Path) -
     assert (choice.chosen, choice.learned.chosen, choice.learned.replayed) == ("works", "works", True)
     assert [each.name for each in choice.learned.candidates] == ["works", "broken"]
     assert (choice.learned.outcomes, choice.learned.is_guess) == (8, True)
+    with StateReader.open(environ=project.environ, cwd=project.repo) as reader:
+        again = replay_choices(reader)
+        assert (again.same, again.skipped, again.different) == (1, 0, ())
+        assert replay_choices(reader, learned.id) == again
+        listed = list_choices(reader, limit=2).choices
+        assert (listed[0].mission, listed[0].chosen) == (learned.id, "works")
+        assert len({each.mission for each in listed}) == 2
     # The person's word still wins.
     assert project.run(21, "broken").status == "failed"
-    again = project.run(22)
-    assert again.request is not None
-    assert again.request.why.endswith("from 10 attempts")
+    later = project.run(22)
+    assert later.request is not None
+    assert later.request.why.endswith("from 10 attempts")
+
+
+def test_a_risky_green_change_is_reviewed_by_a_person(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.configure("[decisions]\nlearned = true\nreview_percent = 99\n")
+    assert project.run(1, "works").status == "promoted"
+    project.configure("[decisions]\nlearned = true\nreview_percent = 1\n")
+    state = project.run(2, "works")
+    assert (state.status, [each.code for each in state.reasons]) == ("waiting", ["promotion_risk"])
+    assert "all checks pass" in state.reasons[0].message
+    assert "top-level directories: 1, attempt: 1" in state.reasons[0].message
+
+
+def test_an_attempt_that_is_not_worth_its_price_is_left_out_and_explained(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.agents = {"wrong": "rm -r sub"}
+    project.configure("")
+    red = ChoiceOutcome(
+        candidate=Candidate(agent="wrong"), is_good=False, cost_usd=3.0, kind=project.run(1).project
+    )
+    many = ChoiceHistory(outcomes=tuple(replace(red, work=str(number)) for number in range(30)))
+    decider = Decider(chooser=LearnedRules(explores=False), history=lambda: many)
+    state = project.run(2, "wrong", attempts=3, decider=decider)
+    assert (state.status, len(state.attempts)) == ("refused", 1)
+    with StateReader.open(environ=project.environ, cwd=project.repo) as reader:
+        last = explain_choices(reader, state.id).choices[-1]
+        assert replay_choices(reader, state.id).same == 1
+    assert last.chosen == "no further attempt"
+    assert last.why.startswith("another try is not worth its cost: wrong again has a ")
+    assert last.learned is not None
+    assert [each.name for each in last.learned.candidates] == ["no further attempt", "wrong again"]

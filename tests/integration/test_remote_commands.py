@@ -119,6 +119,8 @@ LOOKS = (
     (("action log", "{action}", "--follow"), ()),
     (("action cancel", "{action}"), ()),
     (("decision why", "{promoted}"), ()),
+    (("decision list", "--limit", "5"), ()),
+    (("decision replay",), ()),
     (("knowledge list",), ()),
     (("knowledge show", "failure-cause"), ()),
     (("knowledge query", "failure-cause", "cause", "changed", "--given", "end=crashed"), ()),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chargehand.cli.terminal.options import CommandGroup, json_option, mission_argument
+from chargehand.cli.terminal.options import CommandGroup, complete_missions, json_option, mission_argument
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -173,7 +173,7 @@ def _columns(version: NetworkVersion) -> tuple[str, ...]:
 
 @click.group(cls=CommandGroup)
 def decision() -> None:
-    """Explain how agents and models were chosen."""
+    """Explain how agents, models and next steps were chosen."""
 
 
 @decision.command()
@@ -201,6 +201,55 @@ def why(mission: str, out: Output) -> None:
         _show_choice(out, each)
 
 
+@decision.command("list")
+@click.option("--limit", type=click.IntRange(1, 500), default=20, help="Of so many newest missions.")
+@json_option
+def list_recent(limit: int, out: Output) -> None:
+    """List the choices of agent and model in the newest missions.
+
+    \b
+    Example:
+      chargehand decision list --limit 50
+    """
+    from chargehand.reports.choices import list_choices
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        found = list_choices(reader, limit=limit)
+    out.document(found)
+    out.table(
+        ("MISSION", "TIME", "TASK", "CHOSEN", "WHY"),
+        [(each.mission, each.time[:16], each.task or "-", each.chosen, each.why) for each in found.choices],
+    )
+
+
+@decision.command()
+@click.argument("mission", required=False, shell_complete=complete_missions)
+@json_option
+def replay(mission: str | None, out: Output) -> int:
+    """Compute learned choices again from their records.
+
+    Without MISSION those of all missions. The exit code is 1 if a choice gives other numbers.
+
+    \b
+    Example:
+      chargehand decision replay
+    """
+    from chargehand.reports.choices import replay_choices
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        found = replay_choices(reader, mission)
+    out.document(found)
+    total = found.same + len(found.different)
+    out.text(f"Learned choices computed again: {total}; with the same numbers: {found.same}.")
+    if found.skipped:
+        out.text(f"Not computed again, of another version or without its optional part: {found.skipped}.")
+    for each in found.different:
+        out.text(f"Other numbers: {each.mission}, {each.chosen} ({each.why})")
+    return 1 if found.different else 0
+
+
 _LEFT_OUT = {
     "tried": "was tried on this task",
     "no_money": "costs more than the money left",
@@ -225,7 +274,11 @@ def _show_choice(out: Output, choice: ExplainedChoice) -> None:
     gain = f"{learned.gain_usd:.2f} USD more than the next best"
     out.text(f"  A solved task is worth {learned.worth_usd:.2f} USD.")
     out.text(f"  The choice is worth {gain}, by {learned.outcomes} attempts{guess}.")
-    if not learned.replayed:
+    if learned.causes:
+        likely = sorted(learned.causes.items(), key=lambda each: -each[1])[:2]
+        named = ", ".join(f"{cause.replace('_', ' ')} {chance:.0%}" for cause, chance in likely)
+        out.text(f"  Probable causes of the failure before it: {named}.")
+    if learned.replayed is False:
         out.text("  Computed again, it gives other numbers: it is of another version, or damaged.")
 
 

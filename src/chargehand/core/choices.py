@@ -269,6 +269,19 @@ class ChoiceHistory(Struct, frozen=True, kw_only=True):
         return replace(self, outcomes=(*self.outcomes, outcome))
 
 
+class GreenChange(Struct, frozen=True, kw_only=True):
+    """The facts of a change that passed all checks: its author, its size, and the number of its attempt.
+
+    `areas` counts the top-level directories that it changes. `unread_files` is `None` if reads were not observed.
+    """
+
+    author: Candidate
+    changed_lines: int
+    areas: int
+    attempts: int
+    unread_files: int | None = None
+
+
 class Chooser(Protocol):
     """Chooses agent, model and strategy for a request, a task, an attempt or a retry."""
 

@@ -361,6 +361,13 @@ class DecisionsConfig(Struct, frozen=True, kw_only=True):
     learned: Annotated[bool, KeySpec("choose agents and models by earlier outcomes")] = False
     worth_usd: Annotated[float, KeySpec("what a solved task is worth in USD", form="budget")] = 5.0
     person_usd: Annotated[float, KeySpec("what asking a person costs in USD", form="money")] = 2.0
+    review_percent: Annotated[
+        int,
+        KeySpec(
+            "probability of a wrong change from which a person reviews it though all checks pass; 0: never",
+            form="percent",
+        ),
+    ] = 0
     explore: Annotated[bool, KeySpec("also try agents and models to learn more of them")] = True
 
 

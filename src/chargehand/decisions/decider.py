@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from chargehand.core.choices import Choice, ChoiceContext, ChoiceHistory, Chooser, find_fault
+from chargehand.core.choices import Choice, ChoiceContext, ChoiceHistory, Chooser, GreenChange, find_fault
 from chargehand.core.errors import InfrastructureError
+from chargehand.core.records import Finding
 from chargehand.decisions.rules import FixedRules
 
 
 class Decider(Struct, frozen=True, kw_only=True):
-    """A chooser with the source of its history."""
+    """A chooser with the source of its history; `review` says why a person has to see a green change."""
 
     chooser: Chooser = field(default_factory=FixedRules)
     history: Callable[[], ChoiceHistory] = ChoiceHistory
+    review: Callable[[GreenChange], Finding | None] | None = None
 
     def choose(self, context: ChoiceContext) -> Choice:
         """Return the chooser's choice; raise `InfrastructureError` (`choice_invalid`) if it is not allowed."""

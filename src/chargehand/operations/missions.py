@@ -31,8 +31,7 @@ from chargehand.operations.operation import (
     Words,
 )
 from chargehand.policy.access import answer_action
-from chargehand.reports import choices, story
-from chargehand.reports.choices import MissionChoices
+from chargehand.reports import story
 from chargehand.reports.documents import MessageDocument, MissionDetails, MissionDocument, mission_document
 from chargehand.reports.outcome import explain_failures
 from chargehand.reports.reading import StateReader
@@ -254,12 +253,6 @@ def report_mission(reader: StateReader, call: ReportQuery, by: Caller) -> Missio
     """Report request, changes, decisions and cost."""
     made, markdown = missions.report_mission(reader, call.mission)
     return made if call.format == "json" else RawContent(markdown.encode(), "text/markdown; charset=utf-8")
-
-
-@OPERATIONS.add("GET", "/missions/{mission}/choices", action="mission.show", commands=("decision why",))
-def explain_choices(reader: StateReader, call: NamedMission, by: Caller) -> MissionChoices:
-    """Explain its choices of agent and model."""
-    return choices.explain_choices(reader, call.mission)
 
 
 @OPERATIONS.add("GET", "/missions/{mission}/review", action="mission.review")

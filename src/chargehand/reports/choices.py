@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import msgspec
+
 from chargehand.core.choices import render_reasons
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import AgentSelected, MissionCreated, RetryDeclined
@@ -10,6 +14,7 @@ from chargehand.core.records import ChoiceReason
 from chargehand.decisions.explanation import ChoiceExplanation, explain_choice
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
+from chargehand.store.rows import MissionFilter
 
 _TYPES = (MissionCreated.type, AgentSelected.type, TaskStarted.type, RetryDeclined.type)
 
@@ -17,7 +22,7 @@ _TYPES = (MissionCreated.type, AgentSelected.type, TaskStarted.type, RetryDeclin
 class ExplainedChoice(Document, frozen=True):
     """One choice; `line` is its line in the mission's log, `task` the task of a plan that it was made for.
 
-    `learned` is present if the choice was computed from outcomes.
+    `learned` is present if the choice was computed from outcomes, and its record, the evidence, can be read.
     """
 
     line: int
@@ -26,6 +31,7 @@ class ExplainedChoice(Document, frozen=True):
     chosen: str
     why: str
     learned: ChoiceExplanation | None
+    has_evidence: bool
 
 
 class MissionChoices(Document, frozen=True):
@@ -35,10 +41,63 @@ class MissionChoices(Document, frozen=True):
     choices: tuple[ExplainedChoice, ...]
 
 
+class ListedChoice(ExplainedChoice, frozen=True):
+    """A choice in a list over missions."""
+
+    mission: str
+
+
+class ChoiceList(Document, frozen=True):
+    """The choices of the newest missions, the newest first."""
+
+    choices: tuple[ListedChoice, ...]
+
+
+class ReplayedChoices(Document, frozen=True):
+    """Learned choices computed again from their records: how many gave the same numbers, and those that did not.
+
+    `skipped` counts those of other versions, and those that need an optional part which is not installed.
+    """
+
+    same: int
+    skipped: int
+    different: tuple[ListedChoice, ...]
+
+
 def explain_choices(reader: StateReader, name: str) -> MissionChoices:
     """Return the choices of a mission. Raises `NotFoundError` and `StoreError`."""
     mission = reader.find_mission(name)
-    found: list[ExplainedChoice] = []
+    return MissionChoices(mission=mission, choices=tuple(_read_choices(reader, mission)))
+
+
+def list_choices(reader: StateReader, *, limit: int) -> ChoiceList:
+    """Return the choices of the newest `limit` missions of all projects. Raises `StoreError`."""
+    missions = reader.store.log.summaries(wanted=MissionFilter(limit=limit))
+    return ChoiceList(choices=tuple(each for row in reversed(missions) for each in _list(reader, row.summary.id)))
+
+
+def replay_choices(reader: StateReader, name: str | None = None) -> ReplayedChoices:
+    """Compute the learned choices of a mission, or of all, again. Raises `NotFoundError` and `StoreError`."""
+    if name is not None:
+        missions = [reader.find_mission(name)]
+    else:
+        missions = [row.summary.id for row in reader.store.log.summaries()]
+    same, skipped, different = 0, 0, list[ListedChoice]()
+    for each in (choice for mission in missions for choice in _list(reader, mission)):
+        if each.learned is not None and each.learned.replayed is not None:
+            same += each.learned.replayed
+            different += [] if each.learned.replayed else [each]
+        elif each.has_evidence:
+            skipped += 1
+    return ReplayedChoices(same=same, skipped=skipped, different=tuple(different))
+
+
+def _list(reader: StateReader, mission: str) -> Iterator[ListedChoice]:
+    for each in reversed([*_read_choices(reader, mission)]):
+        yield ListedChoice(mission=mission, **msgspec.structs.asdict(each))
+
+
+def _read_choices(reader: StateReader, mission: str) -> Iterator[ExplainedChoice]:
     seen: tuple[str, tuple[ChoiceReason, ...]] = ("", ())
     for line in reader.store.log.read(mission, types=_TYPES):
         task, chosen = "", ""
@@ -57,17 +116,15 @@ def explain_choices(reader: StateReader, name: str) -> MissionChoices:
             continue
         seen = (task, reasons)
         learned = next(filter(None, map(explain_choice, reasons)), None)
-        found.append(
-            ExplainedChoice(
-                line=line.seq,
-                time=line.time,
-                task=task,
-                chosen=learned.chosen if learned and learned.chosen else chosen,
-                why=render_reasons(reasons),
-                learned=learned,
-            )
+        yield ExplainedChoice(
+            line=line.seq,
+            time=line.time,
+            task=task,
+            chosen=learned.chosen if learned and learned.chosen else chosen,
+            why=render_reasons(reasons),
+            learned=learned,
+            has_evidence=any(isinstance(each.evidence, str) for each in reasons),
         )
-    return MissionChoices(mission=mission, choices=tuple(found))
 
 
 def _name(agent: str, model: str | None) -> str:

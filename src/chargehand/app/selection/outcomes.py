@@ -79,8 +79,12 @@ def make_decider(decisions: DecisionsConfig, store: Callable[[], Store]) -> Deci
 
     require_extra("decisions")
     from chargehand.decisions.learned import LearnedRules
+    from chargehand.decisions.reviewing import RiskReview
 
     chooser = LearnedRules(
         worth_usd=decisions.worth_usd, person_usd=decisions.person_usd, explores=decisions.explore
     )
-    return Decider(chooser=chooser, history=OutcomeHistory(store))
+    history = OutcomeHistory(store)
+    if not decisions.review_percent:
+        return Decider(chooser=chooser, history=history)
+    return Decider(chooser=chooser, history=history, review=RiskReview(limit=decisions.review_percent / 100))

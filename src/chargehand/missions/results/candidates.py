@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from chargehand.agents.roles import Role
 from chargehand.checks.execution import report
+from chargehand.core.choices import Candidate, GreenChange
 from chargehand.core.codec import convert_to
 from chargehand.core.mission_events import VerdictGiven
 from chargehand.core.records import MissionRequest, Reason, Verdict, VerdictStatus
@@ -95,7 +96,7 @@ class CandidateJudge:
             if role.must_add == "failing_test":
                 on_base = await validator.judge_base()
                 verdict = require_failing_test(verdict, on_base, validator.outputs, result.changes)
-            return verdict
+            return self._weigh_risk(verdict, request, result, context, number)
 
         judged = await self._record_verdict(f"attempt/{number}/verdict", judge, result, context, number)
         self._judge.fault("verdict")
@@ -103,6 +104,24 @@ class CandidateJudge:
             judged = replace(judged, end=retry_known_failures(judged.verdict) or judged.end)
         waits = judge_failing_test(judged.verdict) if role.must_add == "failing_test" else None
         return replace(judged, end=waits) if waits is not None else judged
+
+    def _weigh_risk(
+        self, verdict: Verdict, request: MissionRequest, result: AttemptResult, context: BaseContext, number: int
+    ) -> Verdict:
+        """Return a good verdict with the finding that a person has to review the change, if so."""
+        review = self._services.decider.review
+        if review is None or not verdict.is_good or verdict.needs_person or not self._role.writes:
+            return verdict
+        counts = self._services.depot.numstat(context.base.tree, result.tree)
+        change = GreenChange(
+            author=Candidate(agent=request.agent, model=request.model),
+            changed_lines=sum((each.added or 0) + (each.removed or 0) for each in counts),
+            areas=len({each.path.partition("/")[0] for each in result.changes}),
+            attempts=number,
+            unread_files=None if verdict.unread is None else len(verdict.unread),
+        )
+        found = review(change)
+        return verdict if found is None else replace(verdict, findings=(*verdict.findings, found))
 
     async def heed_person(self, request: MissionRequest, judged: JudgedAttempt, number: int) -> JudgedAttempt:
         """Return the attempt with a tree that a person has made from its result since, with its own verdict.

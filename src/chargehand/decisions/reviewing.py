@@ -1,0 +1,34 @@
+"""Asks a person to review a green change that is probably enough wrong."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from chargehand.core.choices import GreenChange
+from chargehand.core.records import Finding
+from chargehand.decisions.assessment import PromotionFacts, assess_promotion
+
+RISK_RULE = "promotion_risk"
+
+
+class RiskReview(Struct, frozen=True, kw_only=True):
+    """Asks for a review from a probability `limit` on, 0 to 1."""
+
+    limit: float
+
+    def __call__(self, change: GreenChange) -> Finding | None:
+        """Return the finding that needs a person, `None` below the limit."""
+        facts = PromotionFacts(
+            unread_files=change.unread_files,
+            changed_lines=change.changed_lines,
+            areas=change.areas,
+            attempts=change.attempts,
+        )
+        risk = assess_promotion(facts).probability
+        if risk < self.limit:
+            return None
+        message = (
+            f"all checks pass, and still the change is wrong with a probability of {risk:.0%} (changed lines:"
+            f" {change.changed_lines}, top-level directories: {change.areas}, attempt: {change.attempts})"
+        )
+        return Finding(rule=RISK_RULE, severity="warning", path=".", message=message, needs_person=True)
