@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -327,3 +328,30 @@ def test_each_choice_is_allowed_and_repeats(
         assert choice == fixed or (context.moment == "retry" and choice.reasons[0].code == "not_worth_it")
     elif context.moment == "retry":  # what the fixed rules forbid stays forbidden
         assert fixed.chosen is not None
+
+
+RATES = {"one": 0.35, "two": 0.6, "three": 0.85}
+
+
+def simulate(tasks: int, *, falls_at: int, seed: int) -> list[str]:
+    """Return the model chosen for each of so many tasks, where the best one does worse from a task on."""
+    random, history, chosen = Random(seed), ChoiceHistory(), list[str]()
+    for number in range(tasks):
+        candidate = LearnedRules().choose(request(*MODELS), history).chosen
+        assert candidate is not None
+        assert candidate.model is not None
+        rate = 0.3 if candidate.model == "three" and number >= falls_at else RATES[candidate.model]
+        ended = ChoiceOutcome(
+            candidate=candidate, is_good=random.random() < rate, cost_usd=0.5, kind="p", work=str(number)
+        )
+        history = history.after(ended)
+        chosen.append(candidate.model)
+    return chosen
+
+
+def test_the_best_model_is_found_and_left_when_it_becomes_worse() -> None:
+    runs = [simulate(260, falls_at=160, seed=seed) for seed in range(3)]
+    lost = [sum(RATES["three"] - RATES[each] for each in chosen[:160]) for chosen in runs]
+    assert sum(lost) / len(lost) < 8  # tasks of 160; a choice at random loses 40
+    assert sum(chosen[100:160].count("three") for chosen in runs) > 0.85 * 60 * len(runs)
+    assert sum(chosen[210:].count("three") for chosen in runs) < 0.5 * 50 * len(runs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from chargehand.core.choices import Candidate, ChoiceHistory, PossibleCandidate
+import threading
+
+from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome, PossibleCandidate
 from chargehand.decisions.routing.records import (
     AttemptEnds,
     HistoryRecord,
@@ -34,18 +36,41 @@ def describe_estimate(chance: float, price: float, *, costs: int, outcomes: int)
     return f"{chance:.0%} chance {told}, from {outcomes} attempt" + ("" if outcomes == 1 else "s")
 
 
-def read_history(history: ChoiceHistory) -> list[HistoryRecord]:
+class _KnownRecords:
+    """The records of the history that was read last; a longer history continues from there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outcomes: tuple[ChoiceOutcome, ...] = ()
+        self._records: list[HistoryRecord] = []
+        self._begun: dict[str, None] = {}
+
+    def read(self, outcomes: tuple[ChoiceOutcome, ...]) -> tuple[HistoryRecord, ...]:
+        with self._lock:
+            count = len(self._outcomes)
+            # Mostly the same objects, which are compared by identity first.
+            if outcomes[:count] != self._outcomes:
+                count, self._records, self._begun = 0, [], {}
+            for each in outcomes[count:]:
+                self._add(each)
+            self._outcomes = outcomes
+            return tuple(self._records)
+
+    def _add(self, outcome: ChoiceOutcome) -> None:
+        work = outcome.work
+        if work not in self._begun:
+            if len(self._begun) == _OPEN_TASKS:
+                del self._begun[next(iter(self._begun))]
+            self._begun[work] = None
+            self._records.append(TaskBegins(features={"kind": outcome.kind}, task=work))
+        verdict: Verdict = "green" if outcome.is_good else "red"
+        arm = name_arm(outcome.candidate)
+        self._records.append(AttemptEnds(arm=arm, verdict=verdict, cost=outcome.cost_usd, task=work))
+
+
+_known = _KnownRecords()
+
+
+def read_history(history: ChoiceHistory) -> tuple[HistoryRecord, ...]:
     """Return the history as the router reads it; the work of outcomes is a task."""
-    records: list[HistoryRecord] = []
-    begun: dict[str, None] = {}
-    for each in history.outcomes:
-        if each.work not in begun:
-            if len(begun) == _OPEN_TASKS:
-                del begun[next(iter(begun))]
-            begun[each.work] = None
-            records.append(TaskBegins(features={"kind": each.kind}, task=each.work))
-        verdict: Verdict = "green" if each.is_good else "red"
-        records.append(
-            AttemptEnds(arm=name_arm(each.candidate), verdict=verdict, cost=each.cost_usd, task=each.work)
-        )
-    return records
+    return _known.read(history.outcomes)

@@ -20,8 +20,9 @@ from chargehand.core.records import ChoiceReason, ReasonCode
 from chargehand.decisions.arms import describe_estimate, make_arm, name_arm, read_history
 from chargehand.decisions.learned_steps import StepStakes, choose_next_step
 from chargehand.decisions.routing.published import add_published_prior
-from chargehand.decisions.routing.records import RouterBudget, RouterChoice, TaskBegins
-from chargehand.decisions.routing.router import choose
+from chargehand.decisions.routing.records import RouterBudget, RouterChoice
+from chargehand.decisions.routing.router import choose_from, fold_history
+from chargehand.decisions.routing.state import TaskBelief
 from chargehand.decisions.rules import FixedRules
 
 # The fixed rules choose or ask for these reasons only if nothing but the order of names speaks for a candidate.
@@ -71,14 +72,15 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
     ) -> RouterChoice:
         # Equal facts and history give an equal choice, so a worker that takes a mission over chooses alike.
         seed = zlib.crc32(msgspec.json.encode(context)) ^ len(history.outcomes)
-        records = [*read_history(history), TaskBegins(features={"kind": context.kind})]
         budget = RouterBudget(
             worth=self.worth_usd,
             attempts=1,  # all attempts of a mission keep its agent and model
             money_left=context.money_left,
             explores=self.explores,
         )
-        return choose(records, add_published_prior([make_arm(each) for each in options]), budget, seed)
+        arms = add_published_prior([make_arm(each) for each in options])
+        state = fold_history(read_history(history), arms, budget)
+        return choose_from(state, TaskBelief(kind=context.kind), arms, budget, seed)
 
 
 def _find_options(context: ChoiceContext, choice: Choice) -> list[PossibleCandidate]:
