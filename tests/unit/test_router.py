@@ -404,3 +404,15 @@ def test_a_forecast_states_what_it_knows() -> None:
     for n, level in ((0, 0.8), (3, 0.0), (3, 1.0), (3, math.nan)):
         with pytest.raises(ValueError, match="at least 1"):
             forecast(history, n, level)
+
+
+def test_a_list_that_grows_gives_the_same_choices_as_a_new_one() -> None:
+    ends = [AttemptEnds(arm=ARMS[number % 2].id, verdict="red", cost=0.5) for number in range(8)]
+    growing: list[HistoryRecord] = []
+    for number, end in enumerate(ends):
+        growing += [TaskBegins(features={"kind": "k"}), end]
+        again = choose(tuple(growing), ARMS, RouterBudget(), number)
+        assert choose(growing, ARMS, RouterBudget(), number) == again
+    shorter = growing[:4]
+    assert choose(shorter, ARMS, RouterBudget(), 1) == choose(tuple(shorter), ARMS, RouterBudget(), 1)
+    assert choose(growing, ARMS, RouterBudget(), 1) == choose(tuple(growing), ARMS, RouterBudget(), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome, PossibleCandidate
 from chargehand.decisions.routing.records import (
@@ -45,7 +46,7 @@ class _KnownRecords:
         self._records: list[HistoryRecord] = []
         self._begun: dict[str, None] = {}
 
-    def read(self, outcomes: tuple[ChoiceOutcome, ...]) -> tuple[HistoryRecord, ...]:
+    def read(self, outcomes: tuple[ChoiceOutcome, ...]) -> Sequence[HistoryRecord]:
         with self._lock:
             count = len(self._outcomes)
             # Mostly the same objects, which are compared by identity first.
@@ -54,7 +55,7 @@ class _KnownRecords:
             for each in outcomes[count:]:
                 self._add(each)
             self._outcomes = outcomes
-            return tuple(self._records)
+            return self._records  # only ever extended
 
     def _add(self, outcome: ChoiceOutcome) -> None:
         work = outcome.work
@@ -71,6 +72,6 @@ class _KnownRecords:
 _known = _KnownRecords()
 
 
-def read_history(history: ChoiceHistory) -> tuple[HistoryRecord, ...]:
+def read_history(history: ChoiceHistory) -> Sequence[HistoryRecord]:
     """Return the history as the router reads it; the work of outcomes is a task."""
     return _known.read(history.outcomes)

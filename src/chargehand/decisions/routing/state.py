@@ -46,6 +46,11 @@ _POINTS = np.array([point for point, _ in DIFFICULTY])
 _WEIGHTS = np.array([weight for _, weight in DIFFICULTY])
 _PARTS = np.array([point for point, _ in FAMILY])
 _PART_WEIGHTS = np.tile(np.array([weight for _, weight in FAMILY]), (len(DIFFICULTY), 1))
+_RHO = np.array(RHOS)
+_START = np.tile(_WEIGHTS, (len(RHOS), 1))
+_PART_START = np.tile(_PART_WEIGHTS, (len(RHOS), 1, 1))
+# What a difficulty and a family's own part add to a skill, for each weight.
+_HARD = np.sqrt(_RHO)[:, None, None] * _POINTS[:, None] + math.sqrt(FAMILY_SHARE) * _PARTS
 _ROOT2, _ROOT_2PI = math.sqrt(2), math.sqrt(2 * math.pi)
 _erfc = np.frompyfunc(math.erfc, 1, 1)
 
@@ -57,27 +62,35 @@ def normal_cdf(z: Array) -> Array:
 
 
 class TaskBelief(Struct, frozen=True, eq=False, kw_only=True):
-    """What the attempts on one task say of it: per weight the difficulty, each family's part, and the price."""
+    """What the attempts on one task say of it: the difficulty, each family's part, and the price.
+
+    `difficulty` has the weights of its points, shape (3, 9), a row for each weight of the shared difficulty;
+    `families` those of each family's part given the difficulty, shape (3, 9, 5).
+    """
 
     kind: str
-    difficulty: tuple[Array, ...] = (_WEIGHTS,) * len(RHOS)
-    families: tuple[Mapping[str, Array], ...] = ({},) * len(RHOS)
+    difficulty: Array = _START
+    families: Mapping[str, Array] = {}
     price: float = 0.0
     price_variance: float | None = None
     tried: tuple[str, ...] = ()
 
     def part(self, number: int, family: str) -> Array:
         """Return the weights of a family's part (columns) given the difficulty (rows), under one weight."""
-        return self.families[number].get(family, _PART_WEIGHTS)
+        found: Array = self.families.get(family, _PART_START)[number]
+        return found
 
 
 class KindBelief(Struct, frozen=True, eq=False, kw_only=True):
-    """Beliefs about the arms in one kind of task; row 0 of means and covariances is the level of the kind."""
+    """Beliefs about n - 1 arms in one kind of task; row 0 of means and covariances is the level of the kind.
+
+    `skills` has the shape (3, n) and `skill_covariances` (3, n, n), for each weight of the shared difficulty.
+    """
 
     arms: tuple[RouterCandidate, ...]
-    skills: tuple[Array, ...]
-    skill_covariances: tuple[Array, ...]
-    log_weights: tuple[float, ...]
+    skills: Array
+    skill_covariances: Array
+    log_weights: Array
     prices: Array
     price_covariance: Array
     squares: float = _SPREAD * _SPREAD_COUNT
@@ -101,8 +114,7 @@ class KindBelief(Struct, frozen=True, eq=False, kw_only=True):
     @property
     def weights(self) -> Array:
         """The probabilities of the weights of the shared difficulty."""
-        logs = np.array(self.log_weights)
-        found: Array = np.exp(logs - logs.max())
+        found: Array = np.exp(self.log_weights - self.log_weights.max())
         found /= found.sum()
         return found
 
@@ -190,7 +202,7 @@ def chances_now(task: TaskBelief, number: int, families: Sequence[str], skills: 
     hard = skills[:, None] + math.sqrt(rho) * _POINTS
     found: Array = normal_cdf(hard / math.sqrt(1 - rho)) @ task.difficulty[number]
     for place, family in enumerate(families):
-        if family in task.families[number]:  # its own part is known to some degree
+        if family in task.families:  # its own part is known to some degree
             own = hard[place][:, None] + math.sqrt(FAMILY_SHARE) * _PARTS
             solved = (normal_cdf(own / math.sqrt(1 - rho - FAMILY_SHARE)) * task.part(number, family)).sum(axis=1)
             found[place] = solved @ task.difficulty[number]
@@ -203,9 +215,9 @@ def _with_arms(kind: KindBelief | None, candidates: Sequence[RouterCandidate]) -
         level = candidates[0].level
         kind = KindBelief(
             arms=(),
-            skills=(np.array([level.skill]),) * len(RHOS),
-            skill_covariances=(np.array([[level.skill_variance]]),) * len(RHOS),
-            log_weights=(0.0,) * len(RHOS),
+            skills=np.full((len(RHOS), 1), level.skill),
+            skill_covariances=np.full((len(RHOS), 1, 1), level.skill_variance),
+            log_weights=np.zeros(len(RHOS)),
             prices=np.array([level.log_price]),
             price_covariance=np.array([[level.log_price_variance]]),
         )
@@ -220,8 +232,8 @@ def _with_arms(kind: KindBelief | None, candidates: Sequence[RouterCandidate]) -
     return replace(
         kind,
         arms=(*kind.arms, *new),
-        skills=tuple(np.append(mean, mean[0] + skill) for mean in kind.skills),
-        skill_covariances=tuple(_grow(matrix, skill_var) for matrix in kind.skill_covariances),
+        skills=np.concatenate((kind.skills, kind.skills[:, :1] + skill), axis=1),
+        skill_covariances=np.stack([_grow(matrix, skill_var) for matrix in kind.skill_covariances]),
         prices=np.append(kind.prices, kind.prices[0] + price),
         price_covariance=_grow(kind.price_covariance, price_var),
     )
@@ -273,41 +285,38 @@ def _learn_verdict(
 ) -> tuple[KindBelief, TaskBelief]:
     row, family = kind.index[arm.id], arm.family
     false_green, scale = rates[0], 1 - rates[0] - rates[1]
-    skills, covariances, logs, difficulty, families = [], [], [], [], []
-    expected = 0.0
-    for number, rho in enumerate(RHOS):
-        mean, matrix = kind.skills[number], kind.skill_covariances[number]
-        width = math.sqrt(1 - rho - FAMILY_SHARE + float(matrix[row, row]))
-        hard = math.sqrt(rho) * _POINTS[:, None] + math.sqrt(FAMILY_SHARE) * _PARTS
-        z = (float(mean[row]) + hard) / width
-        likely = false_green + scale * normal_cdf(z)
-        slope = scale * np.exp(-0.5 * z * z) / (_ROOT_2PI * width)
-        if not green:
-            likely, slope = 1 - likely, -slope
-        likely = np.maximum(likely, 1e-12)
-        part = task.part(number, family)
-        joint = task.difficulty[number][:, None] * part
-        evidence = float((joint * likely).sum())
-        first = float((joint * slope).sum()) / evidence
-        second = float((joint * slope * -z).sum()) / (width * evidence) - first * first
-        column = matrix[:, row]
-        skills.append(mean + column * first)
-        covariances.append(matrix + np.outer(column, column) * second)
-        logs.append(kind.log_weights[number] + math.log(evidence))
-        weighted = part * likely
-        sums = weighted.sum(axis=1)
-        families.append({**task.families[number], family: weighted / sums[:, None]})
-        difficulty.append(task.difficulty[number] * sums / evidence)
-        expected += float(kind.weights[number]) * (evidence if green else 1 - evidence)
+    part = task.families.get(family, _PART_START)
+    joint = task.difficulty[:, :, None] * part
+    width = np.sqrt(1 - _RHO - FAMILY_SHARE + kind.skill_covariances[:, row, row])
+    z = (kind.skills[:, row, None, None] + _HARD) / width[:, None, None]
+    likely = false_green + scale * normal_cdf(z)
+    slope = scale / _ROOT_2PI * np.exp(-0.5 * z * z) / width[:, None, None]
+    if not green:
+        likely, slope = 1 - likely, -slope
+    likely = np.maximum(likely, 1e-12)
+    evidence = (joint * likely).sum(axis=(1, 2))
+    sloped = joint * slope
+    first = sloped.sum(axis=(1, 2)) / evidence
+    second = (sloped * -z).sum(axis=(1, 2)) / (width * evidence) - first * first
+    expected = float(kind.weights @ (evidence if green else 1 - evidence))
+    columns = kind.skill_covariances[:, :, row]
+    weighted = part * likely
+    sums = weighted.sum(axis=2)
     kind = replace(
         kind,
-        skills=tuple(skills),
-        skill_covariances=tuple(covariances),
-        log_weights=tuple(logs),
+        skills=kind.skills + columns * first[:, None],
+        skill_covariances=kind.skill_covariances
+        + columns[:, :, None] * columns[:, None, :] * second[:, None, None],
+        log_weights=kind.log_weights + np.log(evidence),
         outcomes=kind.outcomes + 1,
     )
+    task = replace(
+        task,
+        difficulty=task.difficulty * sums / evidence[:, None],
+        families={**task.families, family: weighted / sums[:, :, None]},
+    )
     kind = _watch(kind, arm.id, expected - green)
-    return kind, replace(task, difficulty=tuple(difficulty), families=tuple(families))
+    return kind, task
 
 
 def _watch(kind: KindBelief, arm: str, loss: float) -> KindBelief:
@@ -315,9 +324,6 @@ def _watch(kind: KindBelief, arm: str, loss: float) -> KindBelief:
     total = max(0.0, kind.drift.get(arm, 0.0) + loss - _SLACK)
     if total <= _LIMIT:
         return replace(kind, drift={**kind.drift, arm: total})
-    row, wider = kind.index[arm], []
-    for matrix in kind.skill_covariances:
-        wide = matrix.copy()
-        wide[row, row] += _ALARM
-        wider.append(wide)
-    return replace(kind, drift={**kind.drift, arm: 0.0}, skill_covariances=tuple(wider))
+    row, wider = kind.index[arm], kind.skill_covariances.copy()
+    wider[:, row, row] += _ALARM
+    return replace(kind, drift={**kind.drift, arm: 0.0}, skill_covariances=wider)
