@@ -15,8 +15,8 @@ from chargehand.configuration.keys import (
     section_keys,
 )
 from chargehand.configuration.sources import variable_name
-from chargehand.core.amounts import format_seconds
 from chargehand.core.registry import registry_of, use_registries
+from chargehand.core.text import format_seconds
 from chargehand.reports.reading import find_registry
 
 _HEAD = """\

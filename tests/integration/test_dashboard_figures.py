@@ -12,15 +12,27 @@ from typing import Any
 import pytest
 import test_alerts
 import test_dashboard
+from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 from tests.server_kit import API, Served, environment, record_missions, serving
 
 from chargehand.core.attempt_events import AttemptStarted, CheckpointMade, ModelCalled
+from chargehand.core.choices import (
+    AgentFacts,
+    ChoiceContext,
+    ChoiceHistory,
+    ChoiceOutcome,
+    KnownModel,
+    PossibleCandidate,
+    TriedCandidate,
+)
 from chargehand.core.clock import SteppedClock
 from chargehand.core.events import read_payload
-from chargehand.core.mission_events import AttemptFinished, MissionFinished
+from chargehand.core.mission_events import AttemptFinished, MissionFinished, RetryDeclined
 from chargehand.core.records import AttemptStatus, Checkpoint, MissionStatus
+from chargehand.decisions.learned import LearnedRules
 from chargehand.reports.alerting.watch import AlertWatch
+from chargehand.reports.choices import explain_choices
 from chargehand.reports.reading import StateReader
 
 pytestmark = pytest.mark.needs_chromium
@@ -154,6 +166,40 @@ def test_costs_times_and_counts_are_those_of_the_log(served: Served, open_page: 
     page.get_by_label("Of", exact=True).select_option("24h")
     expect(page.get_by_role("heading", name="Missions by status: 5 in total")).to_be_visible()
     assert cells(page, "By model") == by_model
+
+
+def test_candidates_and_causes_of_a_choice_are_those_of_its_record(
+    served: Served, open_page: test_dashboard.Open
+) -> None:
+    one = PossibleCandidate(agent=AgentFacts(name="native"), model=KnownModel(name="one"), breaker="closed")
+    red = ChoiceOutcome(candidate=one.candidate, is_good=False, cost_usd=2.5, kind="p")
+    context = ChoiceContext(
+        moment="retry",
+        kind="p",
+        candidates=(one,),
+        current=one.candidate,
+        tried=(TriedCandidate(candidate=one.candidate, cause="check"),),
+    )
+    many = ChoiceHistory(outcomes=tuple(replace(red, work=str(number)) for number in range(30)))
+    declined = LearnedRules().choose(context, many)
+    assert declined.action == "stop"
+    with served.reader() as reader:
+        (mission,) = record_missions(reader, 1)
+        reader.store.log.append(mission, RetryDeclined(action="stop", attempt=2, reasons=declined.reasons))
+        known = explain_choices(reader, mission).choices[-1].learned
+    assert known is not None
+    page = open_page(served, f"/missions/{mission}/choices")
+    expect(page.get_by_role("heading", name="no further attempt")).to_be_visible()
+    assert cells(page, "Candidates") == {
+        each.name: [
+            f"{each.chance:.0%}".replace("%", " %"),
+            f"${each.price_usd:.2f}",
+            f"{'-' if each.value_usd < 0 else ''}${abs(each.value_usd):.2f}",
+        ]
+        for each in known.candidates
+    }
+    expect(page.get_by_text("model too weak")).to_be_visible()
+    expect(page.get_by_text("it gives the same numbers")).to_be_visible()
 
 
 # --- alerts

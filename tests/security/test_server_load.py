@@ -91,6 +91,7 @@ def few_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_event_streams_are_limited_per_account(few_streams: None, served: Served) -> None:
     viewer, other = served.user("vera", "viewer"), served.user("olaf", "viewer")
+    viewer._transport.close()  # with the connection on which it logged in
     viewer._transport = httpx.HTTPTransport(limits=httpx.Limits(max_connections=None))
     with contextlib.ExitStack() as streams:
         answers = [open_stream(viewer, streams) for _ in range(60)]

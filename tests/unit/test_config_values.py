@@ -16,9 +16,9 @@ from chargehand.configuration.keys import (
     parse_value,
     section_keys,
 )
-from chargehand.core.amounts import format_seconds
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError
+from chargehand.core.text import format_seconds
 
 
 def _value(key: str, value: object) -> object:

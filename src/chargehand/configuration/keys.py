@@ -15,13 +15,6 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from chargehand.core.amounts import (
-    LARGEST_AMOUNT,
-    LONGEST_SECONDS,
-    format_seconds,
-    parse_number,
-    parse_seconds,
-)
 from chargehand.core.config import (
     ActionsConfig,
     AgentConfig,
@@ -41,7 +34,15 @@ from chargehand.core.config import (
 )
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.registry import registry_of
-from chargehand.core.text import late_pattern, printable
+from chargehand.core.text import (
+    LARGEST_AMOUNT,
+    LONGEST_SECONDS,
+    format_seconds,
+    late_pattern,
+    parse_number,
+    parse_seconds,
+    printable,
+)
 from chargehand.network.allow_list import parse_rule
 
 Shape = Literal["text", "list", "integer", "number", "flag", "seconds", "choice"]

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from chargehand.core.limits import KeySpec as KeySpec
+from chargehand.core.limits import LimitsConfig as LimitsConfig
+from chargehand.core.limits import SandboxConfig as SandboxConfig
 from chargehand.core.records import FlakyPolicy
-from chargehand.core.sections.keys import KeySpec as KeySpec
-from chargehand.core.sections.limits import LimitsConfig as LimitsConfig
-from chargehand.core.sections.limits import SandboxConfig as SandboxConfig
 
 Strategy = Literal["shadow", "direct"]
 

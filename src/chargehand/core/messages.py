@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from chargehand.core.amounts import LONGEST_SECONDS
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import MessageError, nearest
 from chargehand.core.records import CheckStatus, Conflict, Finding, Reverted, VerdictScope, VerdictStatus
-from chargehand.core.text import late_pattern
+from chargehand.core.text import LONGEST_SECONDS, late_pattern
 
 # Limit of one text from an agent, in characters.
 LONGEST_TEXT = 50_000

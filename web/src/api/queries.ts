@@ -7,6 +7,7 @@ import type {
   CheckpointsDocument,
   DiffDocument,
   FileDifference,
+  MissionChoices,
   MissionDetails,
   MissionPage,
   MissionReport,
@@ -61,6 +62,12 @@ export const planQuery = (mission: string) =>
   queryOptions({
     queryKey: ["mission", mission, "plan"],
     queryFn: ({ signal }) => get<PlanDocument>(`${missionPath(mission)}/plan`, signal),
+  });
+
+export const choicesQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "choices"],
+    queryFn: ({ signal }) => get<MissionChoices>(`${missionPath(mission)}/choices`, signal),
   });
 
 export const reportQuery = (mission: string) =>

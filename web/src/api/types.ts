@@ -288,26 +288,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/missions/{mission}/choices": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Explain its choices of agent and model.
-         * @description Needs the role viewer and the scope read. Like `chargehand decision why`.
-         */
-        get: operations["get_missions_mission_choices"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/missions/{mission}/review": {
         parameters: {
             query?: never;
@@ -730,6 +710,66 @@ export interface paths {
          * @description Needs the role operator and the scope steer. Like `chargehand checkpoint undo`.
          */
         post: operations["post_missions_mission_undo"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/missions/{mission}/choices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Explain its choices of agent and model.
+         * @description Needs the role viewer and the scope read. Like `chargehand decision why`.
+         */
+        get: operations["get_missions_mission_choices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/choices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the choices of agent and model in the newest missions.
+         * @description Needs the role viewer and the scope read. Like `chargehand decision list`.
+         */
+        get: operations["get_choices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/choices/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Compute learned choices again from their records.
+         * @description Needs the role viewer and the scope read. Like `chargehand decision replay`.
+         */
+        get: operations["get_choices_replay"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2124,7 +2164,8 @@ export interface components {
          *
          *     `gain_usd` is the value of the chosen one over the second's, or over no attempt. `outcomes` counts the attempts
          *     it was learned from, `is_guess` marks few of them. `replayed` says whether computing it again gave the same
-         *     numbers.
+         *     numbers; `None`: that needs an optional part that is not installed. `causes` has the probability of each cause
+         *     of the failure before it, for a choice of what to do next.
          */
         ChoiceExplanation: {
             policy: string;
@@ -2133,9 +2174,20 @@ export interface components {
             gain_usd: number;
             outcomes: number;
             is_guess: boolean;
-            replayed: boolean;
+            replayed: boolean | null;
             candidates: components["schemas"]["ComparedCandidate"][];
             left_out: components["schemas"]["LeftOutCandidate"][];
+            /** @default {} */
+            causes: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * ChoiceList
+         * @description The choices of the newest missions, the newest first.
+         */
+        ChoiceList: {
+            choices: components["schemas"]["ListedChoice"][];
         };
         /**
          * CollisionDocument
@@ -2379,7 +2431,7 @@ export interface components {
          * ExplainedChoice
          * @description One choice; `line` is its line in the mission's log, `task` the task of a plan that it was made for.
          *
-         *     `learned` is present if the choice was computed from outcomes.
+         *     `learned` is present if the choice was computed from outcomes, and its record, the evidence, can be read.
          */
         ExplainedChoice: {
             line: number;
@@ -2388,6 +2440,7 @@ export interface components {
             chosen: string;
             why: string;
             learned: components["schemas"]["ChoiceExplanation"] | null;
+            has_evidence: boolean;
         };
         /**
          * Export
@@ -2613,6 +2666,20 @@ export interface components {
             input: number;
             output: number;
             source: string;
+        };
+        /**
+         * ListedChoice
+         * @description A choice in a list over missions.
+         */
+        ListedChoice: {
+            line: number;
+            time: string;
+            task: string;
+            chosen: string;
+            why: string;
+            learned: components["schemas"]["ChoiceExplanation"] | null;
+            has_evidence: boolean;
+            mission: string;
         };
         /**
          * ListedMission
@@ -3544,6 +3611,17 @@ export interface components {
             name: string;
             versions: number;
             shipped: boolean;
+        };
+        /**
+         * ReplayedChoices
+         * @description Learned choices computed again from their records: how many gave the same numbers, and those that did not.
+         *
+         *     `skipped` counts those of other versions, and those that need an optional part which is not installed.
+         */
+        ReplayedChoices: {
+            same: number;
+            skipped: number;
+            different: components["schemas"]["ListedChoice"][];
         };
         /**
          * ReportDocument
@@ -5283,45 +5361,6 @@ export interface operations {
             503: components["responses"]["503"];
         };
     };
-    get_missions_mission_choices: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                mission: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description All choices of agent and model in a mission, the oldest first. */
-            200: {
-                headers: {
-                    /** @description Identifies this content. */
-                    ETag?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["MissionChoices"];
-                };
-            };
-            /** @description The client has it already: its `If-None-Match` names this content. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["400"];
-            401: components["responses"]["401"];
-            403: components["responses"]["403"];
-            404: components["responses"]["404"];
-            409: components["responses"]["409"];
-            422: components["responses"]["422"];
-            429: components["responses"]["429"];
-            503: components["responses"]["503"];
-        };
-    };
     get_missions_mission_review: {
         parameters: {
             query?: never;
@@ -6305,6 +6344,123 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Accepted"];
                 };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_choices: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All choices of agent and model in a mission, the oldest first. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MissionChoices"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_choices: {
+        parameters: {
+            query?: {
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The choices of the newest missions, the newest first. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChoiceList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_choices_replay: {
+        parameters: {
+            query?: {
+                mission?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Learned choices computed again from their records: how many gave the same numbers, and those that did not. `skipped` counts those of other versions, and those that need an optional part which is not installed. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplayedChoices"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             400: components["responses"]["400"];
             401: components["responses"]["401"];

@@ -19,6 +19,7 @@ export const TABS: readonly Tab[] = [
   { id: "terminal", label: "Terminal", Panel: lazy(() => import("./terminal/TerminalTab")) },
   { id: "changes", label: "Changes", Panel: lazy(() => import("./changes/ChangesTab")) },
   { id: "review", label: "Review", Panel: lazy(() => import("./review/ReviewTab")), when: ({ checkpoints }) => checkpoints.length > 0 },
+  { id: "choices", label: "Choices", Panel: lazy(() => import("./choices/ChoicesTab")) },
   { id: "report", label: "Report", Panel: lazy(() => import("./ReportTab")) },
 ];
 

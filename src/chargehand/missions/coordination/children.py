@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.core.amounts import format_seconds
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config
 from chargehand.core.errors import RefusedError, UsageError
@@ -17,7 +16,7 @@ from chargehand.core.plan_events import PLAN_QUESTION, PlanProgress, TaskProgres
 from chargehand.core.plans import Plan, Task
 from chargehand.core.records import Base, MissionRequest, RedBase
 from chargehand.core.state import MissionState
-from chargehand.core.text import shown_path
+from chargehand.core.text import format_seconds, shown_path
 from chargehand.missions.causes import FAILING_TEST
 from chargehand.missions.coordination.decisions import Start
 from chargehand.missions.coordination.reviews import OBJECTED

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from chargehand.core.amounts import format_seconds
 from chargehand.core.errors import RefusedError
 from chargehand.core.plan_events import PlanProgress, TaskMerged, TaskOutcome
 from chargehand.core.plans import Task
 from chargehand.core.records import Base, Reason
-from chargehand.core.text import printable
+from chargehand.core.text import format_seconds, printable
 from chargehand.missions.journal import Journal
 from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.verdict.validation import Validator

@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
-from chargehand.core.amounts import format_seconds
 from chargehand.core.choices import AgentFacts
 from chargehand.core.plan_events import TASK_QUESTION, PlanProgress, TaskProgress
 from chargehand.core.plans import Task
 from chargehand.core.records import MissionStatus, Reason
-from chargehand.core.text import shown_path
+from chargehand.core.text import format_seconds, shown_path
 from chargehand.decisions.decider import Decider
 
 _OPEN: frozenset[MissionStatus] = frozenset({"planned", "running", "waiting", "paused"})

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from chargehand.core.amounts import LARGEST_AMOUNT, LONGEST_SECONDS, format_seconds, parse_number, parse_seconds
 from chargehand.core.errors import nearest
-from chargehand.core.text import late_pattern
+from chargehand.core.text import (
+    LARGEST_AMOUNT,
+    LONGEST_SECONDS,
+    format_seconds,
+    late_pattern,
+    parse_number,
+    parse_seconds,
+)
 from chargehand.missions.planning.loading import PlanTable
 from chargehand.missions.planning.patterns import pattern_problem
 from chargehand.missions.planning.problems import PlanProblems, quote_value

@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.agents.roles import ROLE_NAME
-from chargehand.core.amounts import LARGEST_AMOUNT
 from chargehand.core.plans import Ambiguity, Estimate, Loop, Obligation, Plan, Risk, Task, TeamMember
+from chargehand.core.text import LARGEST_AMOUNT
 from chargehand.missions.planning.expansion import GROUPS, PlanExpansion, TaskDraft
 from chargehand.missions.planning.fields import PlanFields
 from chargehand.missions.planning.loading import PlanTable

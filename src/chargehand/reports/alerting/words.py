@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from chargehand.core.amounts import format_seconds
 from chargehand.core.records import Alert
+from chargehand.core.text import format_seconds
 from chargehand.policy.alerts import ALERT_RULES, AlertNotice, Threshold
 
 READING_METRIC = "chargehand_alert_reading"

@@ -1,1 +1,0 @@
-"""Sections of the configuration; the others use them from `core.config`."""

@@ -1,1 +1,0 @@
-import{b as e}from"./tanstack-BjE6-PtV.js";import{T as t}from"./shared-C1BSHASY.js";function n(){let n=e(t).data;return n!==void 0&&n.role!==`viewer`}export{n as t};
