@@ -119,6 +119,7 @@ LOOKS = (
     (("action log", "{action}", "--follow"), ()),
     (("action cancel", "{action}"), ()),
     (("decision why", "{promoted}"), ()),
+    (("decision rollouts",), ()),
     (("knowledge list",), ()),
     (("knowledge show", "failure-cause"), ()),
     (("knowledge query", "failure-cause", "cause", "changed", "--given", "end=crashed"), ()),
