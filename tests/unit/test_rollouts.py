@@ -17,9 +17,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from test_decision_rules import contexts
 
+from chargehand.app.selection.choice import choose_for_request
+from chargehand.app.selection.outcomes import OutcomeHistory, make_decider
+from chargehand.configuration import extras
 from chargehand.configuration.edit import set_user_value
+from chargehand.configuration.extras import NotInstalledError
 from chargehand.configuration.locations import UserFile, load_user_file
 from chargehand.configuration.resolve import resolve
+from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.choices import (
     BY_PERSON,
     OF_ROLLOUTS,
@@ -29,6 +34,7 @@ from chargehand.core.choices import (
     ChoiceContext,
     ChoiceHistory,
     ChoiceOutcome,
+    Chooser,
     FixedChoice,
     KnownModel,
     PossibleCandidate,
@@ -36,11 +42,14 @@ from chargehand.core.choices import (
     find_fault,
     render_reasons,
 )
-from chargehand.core.config import RolloutConfig
+from chargehand.core.config import AgentConfig, Config, ModelConfig, RolloutConfig
 from chargehand.core.errors import ConfigError
-from chargehand.core.records import ChoiceReason, ReasonCode
+from chargehand.core.mission_events import AttemptFinished, MissionCreated
+from chargehand.core.records import AttemptStatus, ChoiceReason, MissionRequest, Reason, ReasonCode
+from chargehand.decisions.decider import Decider
 from chargehand.decisions.rollouts import RolloutRules, SequentialGuard, Verdict, is_member, judge_rollout
 from chargehand.decisions.rules import FixedRules
+from chargehand.store.store import open_store
 from chargehand.testing.choices.conformance import ChooserContract
 
 NATIVE = AgentFacts(name="native", model="old", configured=True)
@@ -190,6 +199,17 @@ CANNOT = {
 @pytest.mark.parametrize(("rollout", "context"), CANNOT.values(), ids=CANNOT)
 def test_a_choice_stays_if_the_model(rollout: RolloutConfig, context: ChoiceContext) -> None:
     assert rules(r=rollout).choose(context, NOTHING) == FixedRules().choose(context, NOTHING)
+
+
+@pytest.mark.parametrize(("keys", "model"), [({}, "old"), ({"OPENAI_API_KEY": "k"}, "new")])
+def test_the_key_is_looked_up_although_the_agent_names_its_model(keys: dict[str, str], model: str) -> None:
+    config = Config(
+        agents={"coder": AgentConfig(kind="native", model="old")},
+        models={"old": ModelConfig(provider="script", script="/s"), "new": ModelConfig(provider="openai")},
+        rollouts={"r": ALL},
+    )
+    chosen, _ = choose_for_request(config, {}, keys, decider=Decider(chooser=rules(r=ALL)), kind="p")
+    assert (chosen.agent, chosen.model) == ("coder", model)
 
 
 def test_an_agent_that_takes_no_model_stays() -> None:
@@ -391,6 +411,63 @@ def test_no_bet_is_expected_to_gain_without_a_difference(
             chances = [*(outside if each else 1 - outside for each in others), inside if last else 1 - inside]
             expected += math.prod(chances) * capitals(*before, (others, last))[which]
         assert expected <= start[which] * (1 + 1e-9)
+
+
+# --- outcomes in the store
+
+
+def test_outcomes_are_in_the_order_of_their_ends_whenever_they_are_read(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    step_by_step = OutcomeHistory(lambda: store)
+
+    def start(mission: str, *codes: ReasonCode) -> None:
+        request = MissionRequest(text="t", agent="native", command=(), slug="t", model="new")
+        chosen = (ChoiceReason("only_agent", "native"), *(ChoiceReason(each, "r", "50") for each in codes))
+        store.log.append(mission, MissionCreated(project="p", repository="/r", request=request, chosen=chosen))
+
+    def attempt(mission: str, number: int, status: AttemptStatus, *codes: str) -> None:
+        name = f"{mission}-{number}"
+        reasons = tuple(Reason(code=each, message="so it is") for each in codes)
+        store.log.append(
+            mission,
+            AttemptStarted(attempt=name, number=number, agent="native", workspace="w", tree="t"),
+            AttemptFinished(attempt=name, status=status, seconds=1.0, reasons=reasons),
+        )
+        step_by_step()
+
+    try:
+        start("inside", "rollout")
+        start("outside", "rollout_outside")
+        start("plain")
+        attempt("inside", 1, "refused", "no_change")
+        attempt("outside", 1, "failed", "upstream_unreachable")  # says nothing of agent and model
+        attempt("plain", 1, "succeeded")
+        attempt("inside", 2, "succeeded")
+        attempt("outside", 2, "succeeded")
+        history = OutcomeHistory(lambda: store)()
+        assert history == step_by_step()
+        assert [(each.work, each.is_good) for each in history.outcomes] == [
+            ("inside", False),
+            ("plain", True),
+            ("inside", True),
+            ("outside", True),
+        ]
+        state = judge_rollout("r", HALF, history)
+        assert [(each.good, each.outcomes) for each in (state.inside, state.outside)] == [(0, 1), (1, 1)]
+    finally:
+        store.close()
+
+
+def test_only_the_learned_policy_needs_the_optional_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+
+    def chooser(**rollouts: RolloutConfig) -> Chooser:
+        return make_decider(Config(rollouts=rollouts), lambda: pytest.fail("nothing was chosen")).chooser
+
+    assert chooser() == chooser(r=replace(ALL, percent=0.0)) == FixedRules()
+    assert chooser(r=replace(ALL, percent=0.0), s=HALF) == rules(s=HALF)
+    with pytest.raises(NotInstalledError):
+        chooser(r=RolloutConfig(policy="learned", percent=1.0))
 
 
 # --- the settings

@@ -243,7 +243,10 @@ def rollouts(out: Output) -> None:
 
 
 def _outcomes(side: RolloutSide) -> str:
-    return "-" if side.rate is None else f"{side.good} of {side.outcomes} ({side.rate:.0%})"
+    if side.rate is None:
+        return "-"
+    projects = f"{side.projects} project" + ("" if side.projects == 1 else "s")
+    return f"{side.good} of {side.outcomes} ({side.rate:.0%}), {projects}"
 
 
 _LEFT_OUT = {
