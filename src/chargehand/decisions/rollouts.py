@@ -93,16 +93,14 @@ class RolloutRules(Struct, frozen=True, kw_only=True):
         choice = self.chooser.choose(context, history)
         if context.moment == "task":
             return _drop_rollouts(context, choice)
-        made_by_person = (
-            context.fixed.agent or context.fixed.model or any(w.code in BY_PERSON for w in choice.reasons)
-        )
-        if context.moment != "request" or choice.chosen is None or made_by_person or not context.kind:
+        fixed = context.fixed.agent or context.fixed.model or any(why.code in BY_PERSON for why in choice.reasons)
+        if context.moment != "request" or fixed or not context.kind:
             return choice
         targets = {
             name: (rollout, target)
             for name, rollout in sorted(self.rollouts.items())
             if rollout.percent > 0
-            and (target := self._find_target(context, history, choice, choice.chosen, rollout)) is not None
+            and (target := self._find_target(context, history, choice, rollout)) is not None
             and judge_rollout(name, rollout, history).verdict != "stopped"
         }
         members = [name for name in targets if is_member(name, targets[name][0].percent, context.kind)]
@@ -119,28 +117,19 @@ class RolloutRules(Struct, frozen=True, kw_only=True):
         return replace(made, reasons=(*made.reasons, *reasons))
 
     def _find_target(
-        self,
-        context: ChoiceContext,
-        history: ChoiceHistory,
-        choice: Choice,
-        chosen: Candidate,
-        rollout: RolloutConfig,
+        self, context: ChoiceContext, history: ChoiceHistory, choice: Choice, rollout: RolloutConfig
     ) -> Choice | None:
         """Return the choice that a roll-out would make, `None` if it cannot or would change nothing."""
+        chosen = choice.chosen
+        if chosen is None:
+            return None
         if rollout.policy is not None:
             target = self.policies[rollout.policy].choose(context, history)
-            if target.chosen is None or _pair(target.chosen) == _pair(chosen):
-                return None
-            return target
+            return None if target.chosen is None or _pair(target.chosen) == _pair(chosen) else target
         found = context.find(rollout.agent or chosen.agent, rollout.model)
-        if (
-            found is None
-            or found.model is None
-            or not found.agent.takes_models
-            or _pair(found.candidate) == _pair(chosen)
-        ):
+        if found is None or not found.agent.takes_models or _pair(found.candidate) == _pair(chosen):
             return None
-        if found.model.has_key is False or find_exclusion(context, found) is not None:
+        if found.model is None or found.model.has_key is False or find_exclusion(context, found) is not None:
             return None
         same_agent = found.agent.name == chosen.agent
         # If the model does not answer, the one before works.
