@@ -144,7 +144,8 @@ def _holds(key: ConfigKey) -> str:
     if key.shape == "integer":
         return "whole number from 1" + (" to 100" if key.form == "percent" else "")
     if key.shape == "number":
-        return "USD, more than 0" if key.form == "budget" else "USD, from 0"
+        numbers = {"budget": "USD, more than 0", "percent": "number, 0 to 100", "share": "number between 0 and 1"}
+        return numbers.get(key.form, "USD, from 0")
     if key.shape == "flag":
         return "true or false"
     form = _FORMS[key.form]

@@ -121,6 +121,7 @@ LOOKS = (
     (("decision why", "{promoted}"), ()),
     (("decision list", "--limit", "5"), ()),
     (("decision replay",), ()),
+    (("decision rollouts",), ()),
     (("knowledge list",), ()),
     (("knowledge show", "failure-cause"), ()),
     (("knowledge query", "failure-cause", "cause", "changed", "--given", "end=crashed"), ()),

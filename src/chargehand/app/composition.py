@@ -103,7 +103,7 @@ class App(StateReader):
     @cached_property
     def decider(self) -> Decider:
         """The chooser of agents and models: the given one, else that of the user's own configuration."""
-        return self._decider or make_decider(self.user_configuration().config.decisions, lambda: self.store)
+        return self._decider or make_decider(self.user_configuration().config, lambda: self.store)
 
     @property
     def engine_url(self) -> str:

@@ -12,6 +12,7 @@ from chargehand.cli.terminal.options import CommandGroup, complete_missions, jso
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
     from chargehand.decisions.explanation import ComparedCandidate
+    from chargehand.decisions.rollouts import RolloutSide
     from chargehand.reports.choices import ExplainedChoice
     from chargehand.store.networks import NetworkVersion
 
@@ -248,6 +249,53 @@ def replay(mission: str | None, out: Output) -> int:
     for each in found.different:
         out.text(f"Other numbers: {each.mission}, {each.chosen} ({each.why})")
     return 1 if found.different else 0
+
+
+@decision.command()
+@json_option
+def rollouts(out: Output) -> None:
+    """Show roll-outs of models and policies, with the outcomes of both sides.
+
+    A roll-out is a table [rollouts.NAME] of your configuration.
+
+    \b
+    Examples:
+      chargehand config set rollouts.try-small.model small
+      chargehand config set rollouts.try-small.percent 10
+      chargehand decision rollouts
+    """
+    from chargehand.app.rollouts import list_rollouts
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        listed = list_rollouts(reader)
+    out.document(listed)
+    rows = [
+        (
+            each.name,
+            each.gives,
+            f"{each.percent:g} %",
+            f"{each.state.members} of {each.state.known}",
+            _outcomes(each.state.inside),
+            _outcomes(each.state.outside),
+        )
+        for each in listed.rollouts
+    ]
+    out.table(("ROLL-OUT", "GIVES", "SHARE", "PROJECTS", "GOOD IN IT", "GOOD OUTSIDE"), rows)
+    for each in listed.rollouts:
+        out.text(f"{each.name}: {each.meaning}")
+        if each.problem:
+            out.text(f"  It changes no choice: {each.problem}.")
+        for what, command in (("raise", each.raise_with), ("end", each.end_with)):
+            if command:
+                out.text(f"  To {what} it: {command}")
+
+
+def _outcomes(side: RolloutSide) -> str:
+    if side.rate is None:
+        return "-"
+    projects = f"{side.projects} project" + ("" if side.projects == 1 else "s")
+    return f"{side.good} of {side.outcomes} ({side.rate:.0%}), {projects}"
 
 
 _LEFT_OUT = {

@@ -28,6 +28,7 @@ from chargehand.core.config import (
     ModelConfig,
     ProjectConfig,
     RoleConfig,
+    RolloutConfig,
     SandboxConfig,
     ServerConfig,
     TracesConfig,
@@ -63,8 +64,15 @@ AGENTS = "agents"
 MODELS = "models"
 ROLES = "roles"
 MCP = "mcp"
-# The tables of tables: `[agents.NAME]`, `[models.NAME]`, `[roles.NAME]`, `[mcp.NAME]`.
-NAMED: dict[str, type] = {AGENTS: AgentConfig, MODELS: ModelConfig, ROLES: RoleConfig, MCP: McpConfig}
+ROLLOUTS = "rollouts"
+# The tables of tables: `[agents.NAME]`, `[models.NAME]` and so on.
+NAMED: dict[str, type] = {
+    AGENTS: AgentConfig,
+    MODELS: ModelConfig,
+    ROLES: RoleConfig,
+    MCP: McpConfig,
+    ROLLOUTS: RolloutConfig,
+}
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Placeholder for an entry's name in the table.
 NAME = "NAME"
@@ -131,7 +139,7 @@ def section_keys() -> dict[str, ConfigKey]:
 
 @cache
 def entry_keys(table: str) -> dict[str, ConfigKey]:
-    """Return the keys of the entries of `agents`, `models`, `roles` or `mcp` by field."""
+    """Return the keys of the entries of a table of tables by field."""
     return {key.field: key for key in _make_rows(f"{table}.{NAME}", NAMED[table])}
 
 
@@ -287,7 +295,7 @@ def _parse_choice(key: ConfigKey, value: object, place: str) -> str:
 
 
 def _parse_number(key: ConfigKey, value: object, place: str) -> float:
-    """Return a count from 1, or an amount of USD; a budget of 0 would forbid every call, so it is refused."""
+    """Return a count from 1, a share or an amount of USD; a budget of 0 would forbid every call."""
     if key.shape == "integer":
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong_value(key, "a whole number", value, place, "write it in digits, such as 3")
@@ -295,8 +303,14 @@ def _parse_number(key: ConfigKey, value: object, place: str) -> float:
         if not 1 <= value <= largest:
             raise _wrong_value(key, f"from 1 to {largest}", value, place, _IN_RANGE)
         return value
+    share = {"percent": "from 0 to 100", "share": "greater than 0 and less than 1"}.get(key.form, "")
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong_value(key, "a number", value, place, "write an amount in USD, such as 2.5")
+        hint = _IN_RANGE if share else "write an amount in USD, such as 2.5"
+        raise _wrong_value(key, share or "a number", value, place, hint)
+    if share:
+        if not (0 <= value <= 100 if key.form == "percent" else 0 < value < 1):
+            raise _wrong_value(key, share, value, place, _IN_RANGE)
+        return float(value)
     budget = key.form == "budget"
     if not (0 <= value <= LARGEST_AMOUNT and math.isfinite(value)) or (budget and value == 0):
         bound = "greater than 0" if budget else "0 or more"

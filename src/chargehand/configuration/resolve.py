@@ -21,6 +21,7 @@ from chargehand.configuration.keys import (
     MODELS,
     NAMED,
     ROLES,
+    ROLLOUTS,
     SECTIONS,
     ConfigKey,
     config_error,
@@ -61,7 +62,7 @@ DEFAULT = "default"
 # The largest repository file that is read, in bytes: the file is untrusted.
 LARGEST_FILE = 1 << 20
 # Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers.
-_OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server"}
+_OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server", ROLLOUTS: "roll-out"}
 
 
 def default_value(key: ConfigKey) -> SourcedValue:
@@ -158,6 +159,7 @@ def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, Sourc
             place = next(iter(entry_values(said, MCP, server).values())).place
             message = f"the MCP server {server!r} has no command"
             raise config_error(place, message, 'add command = ["program", "argument", …]')
+    _check_rollouts(said, known)
     for dotted, value in said.items():
         section, *_, field = dotted.split(".")
         referred: Any = (value.value,) if isinstance(value.value, str) else value.value
@@ -171,6 +173,14 @@ def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, Sourc
                 if server not in servers:
                     hint = f"{nearest(server, servers)}; configure one with [{MCP}.NAME]"
                     raise config_error(value.place, f"{field}: no MCP server named {format_value(server)}", hint)
+
+
+def _check_rollouts(said: Mapping[str, SourcedValue], known: Mapping[str, SourcedValue]) -> None:
+    for name in entry_names(said, ROLLOUTS):
+        has = {dotted.rpartition(".")[2]: each for dotted, each in entry_values(known, ROLLOUTS, name).items()}
+        if ("model" in has) == ("policy" in has) or ("agent" in has and "model" not in has):
+            message = f"the roll-out {name!r} needs either a model, for which an agent may be named, or a policy"
+            raise config_error(next(iter(has.values())).place, message, 'add model = "…" or policy = "learned"')
 
 
 # Commands of a repository's file: they run in the directory of the file.

@@ -16,6 +16,7 @@ from chargehand.configuration.keys import (
     MODELS,
     NAMED,
     ROLES,
+    ROLLOUTS,
     ConfigKey,
     config_error,
     entry_keys,
@@ -217,6 +218,7 @@ _ENTRY_KINDS = {
     MODELS: ("a model", 'model = "…"'),
     ROLES: ("a role", 'model = "…"'),
     MCP: ("an MCP server", 'command = ["program", …]'),
+    ROLLOUTS: ("a roll-out", 'model = "…"'),
 }
 
 

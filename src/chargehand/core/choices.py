@@ -44,6 +44,9 @@ SENTENCES: Mapping[ReasonCode, str] = {
     "retry": "the choice for the next round",
     "learned": "{subject}: {source}",  # the source has chance, price and the number of outcomes
     "not_worth_it": "another try is not worth its cost{source}",  # the source begins with a colon
+    "rollout": "in roll-out {subject} to {source} % of projects",
+    "rollout_outside": "outside of roll-out {subject} to {source} % of projects",
+    "rollout_shadow": "shadow roll-out {subject} would choose {source}",
     # Why a candidate is excluded.
     "breaker_open": "{subject} failed too often",
     "unable": "{subject} does not offer all that it needs",
@@ -63,6 +66,8 @@ SENTENCES: Mapping[ReasonCode, str] = {
 BY_PERSON: frozenset[ReasonCode] = frozenset(
     {"option", "role_setting", "role_file", "plan", "person_again", "person_named"}
 )
+# Codes of the roll-outs that a choice takes part in; their subject is the roll-out's name.
+OF_ROLLOUTS: frozenset[ReasonCode] = frozenset({"rollout", "rollout_outside", "rollout_shadow"})
 _ROLES = ("role_setting", "role_file")
 # Their subject is a model ("": no model), their source its agent.
 _OF_CANDIDATES = ("breaker_open", "provider_fault")
@@ -250,6 +255,7 @@ class ChoiceOutcome(Struct, frozen=True, kw_only=True):
     """The end of work by a candidate; the cost in USD is `None` if unknown.
 
     `work` is the mission that it was done for, or `task_work` of a task of a plan; `kind` as in `ChoiceContext`.
+    `rollouts` are the reasons `OF_ROLLOUTS` of the mission's choice.
     """
 
     candidate: Candidate
@@ -257,6 +263,7 @@ class ChoiceOutcome(Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     kind: str = ""
     work: str = ""
+    rollouts: tuple[ChoiceReason, ...] = ()
 
 
 class ChoiceHistory(Struct, frozen=True, kw_only=True):

@@ -371,6 +371,29 @@ class DecisionsConfig(Struct, frozen=True, kw_only=True):
     explore: Annotated[bool, KeySpec("also try agents and models to learn more of them")] = True
 
 
+# Read from the user's own configuration alone, as [decisions] is.
+class RolloutConfig(Struct, frozen=True, kw_only=True):
+    """[rollouts.NAME]: a model or policy for a part of the projects; only your own configuration counts."""
+
+    model: Annotated[str | None, KeySpec("the entry of [models] that missions get", form="name")] = None
+    agent: Annotated[
+        str | None, KeySpec("the agent that works with the model; absent: as without the roll-out", form="agent")
+    ] = None
+    policy: Annotated[
+        Literal["learned", "fixed"] | None,
+        KeySpec("instead of a model: choose by earlier outcomes (learned) or by the fixed rules"),
+    ] = None
+    percent: Annotated[float, KeySpec("share of the projects in it, 0 to 100; 0: off", form="percent")] = 0.0
+    by: Annotated[Literal["project"], KeySpec("the unit that is in it or not")] = "project"
+    shadow: Annotated[bool, KeySpec("only record the choice that it would make")] = False
+    loss: Annotated[float, KeySpec("drop of the success rate that stops it; 0.1 is ten points", form="share")] = (
+        0.1
+    )
+    error_rate: Annotated[
+        float, KeySpec("chance at most to stop one that is not worse, however often it is judged", form="share")
+    ] = 0.05
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """The complete resolved configuration; `app` defines the order of the sources."""
 
@@ -379,6 +402,7 @@ class Config(Struct, frozen=True, kw_only=True):
     models: dict[str, ModelConfig] = {}
     roles: dict[str, RoleConfig] = {}
     mcp: dict[str, McpConfig] = {}
+    rollouts: dict[str, RolloutConfig] = {}
     limits: LimitsConfig = LimitsConfig()
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()

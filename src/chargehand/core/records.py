@@ -126,7 +126,7 @@ class Reason(Struct, frozen=True, kw_only=True):
 ReasonCode = Literal[
     "option", "role_setting", "role_file", "plan", "recorded", "person_again", "person_named",
     "needs", "only_agent", "only_model", "first_with_key", "first_model", "key_set", "served_locally",
-    "probe", "patch", "retry", "learned", "not_worth_it",
+    "probe", "patch", "retry", "learned", "not_worth_it", "rollout", "rollout_outside", "rollout_shadow",
     "breaker_open", "unable", "tried", "no_money", "other_cause", "no_advice", "no_other_model", "no_models",
     "provider_fault", "no_agent", "several_agents", "no_model",
 ]

@@ -8,13 +8,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from chargehand.app import agents, configuration, diagnosis, models, projects, storage
+from chargehand.app import agents, configuration, diagnosis, models, projects, rollouts, storage
 from chargehand.app.agents import AgentList, RoleList, RoleView, TeamList
 from chargehand.app.composition import App
 from chargehand.app.configuration import ConfigurationView
 from chargehand.app.diagnosis import SystemView
 from chargehand.app.models import ModelList, ModelView
 from chargehand.app.projects import ProjectList, ProjectView
+from chargehand.app.rollouts import RolloutList
 from chargehand.app.storage import AuditView, ProvenanceDocument
 from chargehand.identity.accounts import Caller
 from chargehand.operations.operation import (
@@ -159,6 +160,12 @@ def show_mission_statistics(reader: StateReader, call: StatisticsQuery, by: Call
 def show_model_statistics(reader: StateReader, call: StatisticsQuery, by: Caller) -> ModelStatisticsDocument:
     """Show the results of each model."""
     return statistics.model_statistics(reader, _statistics_request(reader, call))
+
+
+@OPERATIONS.add("GET", "/rollouts", action="stats.show", commands=("decision rollouts",))
+def list_rollouts(reader: StateReader, call: NoArguments, by: Caller) -> RolloutList:
+    """List roll-outs of models and policies with their outcomes."""
+    return rollouts.list_rollouts(reader)
 
 
 @OPERATIONS.add("GET", "/config", action="config.show", commands=("config show",))

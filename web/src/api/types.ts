@@ -1160,6 +1160,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/rollouts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List roll-outs of models and policies with their outcomes.
+         * @description Needs the role viewer and the scope read. Like `chargehand decision rollouts`.
+         */
+        get: operations["get_rollouts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/config": {
         parameters: {
             query?: never;
@@ -3939,6 +3959,59 @@ export interface components {
             ref: string | null;
             commit: string;
             plan: components["schemas"]["RollbackPlanDocument"];
+        };
+        /**
+         * RolloutList
+         * @description The roll-outs of the user's configuration, by name.
+         */
+        RolloutList: {
+            rollouts: components["schemas"]["RolloutView"][];
+        };
+        /**
+         * RolloutSide
+         * @description The number of outcomes on one side, of good ones, and of projects; `rate` is `None` without outcomes.
+         */
+        RolloutSide: {
+            /** @default 0 */
+            outcomes: number;
+            /** @default 0 */
+            good: number;
+            /** @default 0 */
+            projects: number;
+            /** @default null */
+            rate: number | null;
+        };
+        /**
+         * RolloutState
+         * @description The verdict on a roll-out, with the outcomes that it follows from.
+         *
+         *     `members` counts the projects that it holds now, among all `known` ones with outcomes. A stopped roll-out has
+         *     the outcomes until its stop. `shadowed` counts missions for which it would, as a shadow, have chosen otherwise.
+         */
+        RolloutState: {
+            /** @enum {unknown} */
+            verdict: "better" | "off" | "running" | "shadow" | "stopped" | "too_little";
+            members: number;
+            known: number;
+            inside: components["schemas"]["RolloutSide"];
+            outside: components["schemas"]["RolloutSide"];
+            shadowed: number;
+        };
+        /**
+         * RolloutView
+         * @description A configured roll-out; `raise_with` and `end_with` are commands, "" if there is nothing to raise or end.
+         *
+         *     `problem` says why it changes no choice, "" without a problem. `meaning` is the verdict in words.
+         */
+        RolloutView: {
+            name: string;
+            gives: string;
+            percent: number;
+            state: components["schemas"]["RolloutState"];
+            meaning: string;
+            problem: string;
+            raise_with: string;
+            end_with: string;
         };
         /**
          * Rule
@@ -7251,6 +7324,43 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelStatisticsDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_rollouts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The roll-outs of the user's configuration, by name. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutList"];
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */

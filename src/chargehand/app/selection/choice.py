@@ -146,11 +146,13 @@ class CandidateSource(Struct, frozen=True, kw_only=True):
 
     def _known_models(self, *, detects: bool) -> dict[str, KnownModel]:
         """Return the configured models, otherwise those with a key in their usual place, otherwise Ollama's."""
+        # A roll-out gives no model that lacks its key.
+        rolled_out = {each.model for each in self.config.rollouts.values() if each.percent}
         found = {
             name: KnownModel(
                 name=name,
                 known="configured",
-                has_key=has_key(entry, self.keys) if detects else None,
+                has_key=has_key(entry, self.keys) if detects or name in rolled_out else None,
                 served=entry.model or "",
             )
             for name, entry in sorted(self.config.models.items())

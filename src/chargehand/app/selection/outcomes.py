@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome, task_work
-from chargehand.core.config import DecisionsConfig
-from chargehand.core.mission_events import AttemptFinished
-from chargehand.core.state import AttemptState, MissionSummary
+from chargehand.core.choices import OF_ROLLOUTS, Candidate, ChoiceHistory, ChoiceOutcome, Chooser, task_work
+from chargehand.core.config import Config
+from chargehand.core.events import read_payload
+from chargehand.core.mission_events import AttemptFinished, MissionCreated
+from chargehand.core.records import ChoiceReason
+from chargehand.core.state import AttemptState
 from chargehand.decisions.decider import Decider
+from chargehand.decisions.rules import FixedRules
 from chargehand.missions.causes import attempt_cause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from chargehand.store.rows import MissionListing
     from chargehand.store.store import Store
 
 _PAGE = 1000
@@ -31,22 +35,35 @@ class OutcomeHistory:
         self._lock = threading.Lock()
         self._position = 0
         self._seen = set[str]()
+        self._rollouts: dict[str, tuple[ChoiceReason, ...]] = {}
         self._outcomes: list[ChoiceOutcome] = []
 
     def __call__(self) -> ChoiceHistory:
         """Return all outcomes in the order in which attempts ended; raise `StoreError`."""
         log = self._store().log
         with self._lock:
-            while page := log.after(self._position, limit=_PAGE, types=(AttemptFinished.type,)):
-                for mission in dict.fromkeys(each.event.mission for each in page):
-                    listing = log.summary(mission)
-                    self._add(mission, listing.row.project, listing.summary)
+            while page := log.after(
+                self._position, limit=_PAGE, types=(MissionCreated.type, AttemptFinished.type)
+            ):
+                listings: dict[str, MissionListing] = {}
+                for each in page:
+                    mission = each.event.mission
+                    payload = read_payload(each.event)
+                    if isinstance(payload, MissionCreated):
+                        self._rollouts[mission] = tuple(why for why in payload.chosen if why.code in OF_ROLLOUTS)
+                    elif each.event.type == AttemptFinished.type:
+                        if mission not in listings:
+                            listings[mission] = log.summary(mission)
+                        # An erased line does not name its attempt: then all that ended are read now.
+                        ended = payload.attempt if isinstance(payload, AttemptFinished) else ""
+                        self._add(mission, listings[mission], ended)
                 self._position = page[-1].position
             return ChoiceHistory(outcomes=tuple(self._outcomes))
 
-    def _add(self, mission: str, project: str, summary: MissionSummary) -> None:
+    def _add(self, mission: str, listing: MissionListing, ended: str) -> None:
+        summary = listing.summary
         for attempt in summary.attempts:
-            is_good = _judge(attempt)
+            is_good = _judge(attempt) if ended in ("", attempt.id) else None
             if is_good is None or attempt.id in self._seen:
                 continue
             self._seen.add(attempt.id)
@@ -55,8 +72,9 @@ class OutcomeHistory:
                 candidate=Candidate(agent=attempt.agent, model=model),
                 is_good=is_good,
                 cost_usd=attempt.cost_usd if attempt.cost_known else None,
-                kind=project,
-                work=task_work(summary.parent or mission, summary.task),
+                kind=listing.row.project,
+                work=task_work(listing.summary.parent or mission, listing.summary.task),
+                rollouts=self._rollouts.get(mission, ()),
             )
             self._outcomes.append(outcome)
 
@@ -71,20 +89,29 @@ def _judge(attempt: AttemptState) -> bool | None:
     return False if cause is not None and cause.kind in ("agent", "check") else None
 
 
-def make_decider(decisions: DecisionsConfig, store: Callable[[], Store]) -> Decider:
+def make_decider(config: Config, store: Callable[[], Store]) -> Decider:
     """Return the decider that a configuration asks for; raise `NotInstalledError` if it needs a missing part."""
-    if not decisions.learned:
+    decisions, rollouts = config.decisions, {name: each for name, each in config.rollouts.items() if each.percent}
+    if not decisions.learned and not rollouts:
         return Decider()
-    from chargehand.configuration.extras import require_extra
+    policies: dict[str, Chooser] = {"fixed": FixedRules()}
+    if decisions.learned or any(each.policy == "learned" for each in rollouts.values()):
+        from chargehand.configuration.extras import require_extra
 
-    require_extra("decisions")
-    from chargehand.decisions.learned import LearnedRules
-    from chargehand.decisions.reviewing import RiskReview
+        require_extra("decisions")
+        from chargehand.decisions.learned import LearnedRules
 
-    chooser = LearnedRules(
-        worth_usd=decisions.worth_usd, person_usd=decisions.person_usd, explores=decisions.explore
-    )
-    history = OutcomeHistory(store)
-    if not decisions.review_percent:
-        return Decider(chooser=chooser, history=history)
-    return Decider(chooser=chooser, history=history, review=RiskReview(limit=decisions.review_percent / 100))
+        policies["learned"] = LearnedRules(
+            worth_usd=decisions.worth_usd, person_usd=decisions.person_usd, explores=decisions.explore
+        )
+    chooser = policies["learned" if decisions.learned else "fixed"]
+    if rollouts:
+        from chargehand.decisions.rollouts import RolloutRules
+
+        chooser = RolloutRules(chooser=chooser, rollouts=rollouts, policies=policies)
+    review = None
+    if decisions.learned and decisions.review_percent:
+        from chargehand.decisions.reviewing import RiskReview
+
+        review = RiskReview(limit=decisions.review_percent / 100)
+    return Decider(chooser=chooser, history=OutcomeHistory(store), review=review)
