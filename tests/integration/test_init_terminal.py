@@ -92,10 +92,12 @@ def _choose(asking: Asking, title: str) -> None:
     asking.say(f"{number}\n")
 
 
-def _endpoint(asking: Asking, provider: Provider, *, model: str = "tiny", price: str = "0.25") -> None:
+def _endpoint(
+    asking: Asking, provider: Provider, *, model: str = "tiny", price: str = "0.25", name: str = "near"
+) -> None:
     _choose(asking, "an OpenAI-compatible endpoint")
     answers = {
-        "A name for it": "near",
+        "A name for it": name,
         "Base URL": f"{provider.address}/v1",
         "Model": model,
         "USD per million": price,
@@ -205,6 +207,36 @@ def test_a_colleague_with_the_projects_file_is_offered_an_agent(cli: Cli, provid
         assert f"already exists; {'nothing was' if configured else 'it was not'} changed" in asking.shown
         assert list(cli.user["models"]) == ["near"]
     assert file.read_text() == "[project]\nchecks = ['true']\n"
+
+
+@pytest.mark.parametrize(
+    ("answers", "learned"),
+    [
+        (("7.5",), {"learned": True, "worth_usd": 7.5}),
+        (("nothing", "-1", ""), {"learned": True, "worth_usd": 5}),
+        (("0",), None),
+    ],
+    ids=["worth", "the default after two bad answers", "no choice"],
+)
+def test_who_has_two_models_says_what_a_task_is_worth(
+    cli: Cli, provider: Provider, answers: tuple[str, ...], learned: dict[str, object] | None
+) -> None:
+    (cli.repository / "chargehand.toml").write_text("[project]\nchecks = ['true']\n")
+    for name in ("near", "far"):
+        asking = Asking((*COMMAND, "init"), cwd=cli.repository, environment=cli.environment)
+        if name == "far":
+            asking.until("Set up another one?")
+            asking.say("y\n")
+        asking.until("Which one?")
+        _endpoint(asking, provider, name=name)
+        _paste(asking, KEY)
+        for answer in answers if name == "far" else ():
+            asking.until("worth to you in USD")
+            asking.say(f"{answer}\n")
+        assert asking.end() == 0
+    assert cli.user.get("decisions") == learned
+    native = {"kind": "native"} if learned else {"kind": "native", "model": "far"}
+    assert cli.user["agents"] == {"native": native}
 
 
 def test_a_model_is_added_without_a_repository_and_the_doctor_then_names_the_next_step(

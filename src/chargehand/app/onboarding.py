@@ -27,7 +27,8 @@ from chargehand.app.providers.served import usual_key
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.checks.detection import find_licence_header, find_project
-from chargehand.configuration.edit import check_user_value, set_user_values
+from chargehand.configuration.edit import check_user_value, set_user_values, unset_user_value
+from chargehand.configuration.extras import has_extra
 from chargehand.configuration.locations import user_config_path
 from chargehand.configuration.records import REPOSITORY_FILE
 from chargehand.core.addresses import is_loopback
@@ -193,11 +194,29 @@ def _offer_agent(app: App, prompts: Prompts) -> str | None:
 
 def _ask_agent(app: App, prompts: Prompts) -> str | None:
     """Ask for an agent, write it into the user's configuration, and return its name (`None`: no agent)."""
-    agent = _AgentQuestions(app, prompts).ask()
+    questions = _AgentQuestions(app, prompts)
+    agent = questions.ask()
     if agent is None:
         return None
     _keep_plan(app, prompts, agent)
+    before = app.user_configuration().config
+    agents = {*before.agents, agent.name} - {NATIVE}
+    models = {*before.models, *filter(None, [agent.model])}
+    # Models are chosen among for the native agent, which other agents displace.
+    is_choice = len(agents or models) > 1
+    if is_choice and not before.decisions.learned and has_extra("decisions"):
+        _keep_worth(app, questions.ask_worth(), prompts)
     return agent.name
+
+
+def _keep_worth(app: App, worth: float, prompts: Prompts) -> None:
+    """Have models and agents chosen by what they achieve and cost, unless a solved task is worth nothing."""
+    if worth > 0:
+        learned = {"decisions.learned": "true", "decisions.worth_usd": f"{worth:g}"}
+        set_user_values(user_config_path(app.environ), learned)
+        # A model that the configuration names for the native agent would leave no choice.
+        unset_user_value(user_config_path(app.environ), f"agents.{NATIVE}.model")
+        prompts.notice("`chargehand decision why last` will explain each choice.")
 
 
 def _keep_plan(app: App, prompts: Prompts, agent: AgentPlan) -> None:
@@ -434,6 +453,20 @@ class _AgentQuestions:
         taken = self._config.models.keys()
         numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
         return name if name not in taken else next(each for each in numbered if each not in taken)
+
+    def ask_worth(self) -> float:
+        """Ask what a solved task is worth in USD."""
+        self._prompts.notice("Chargehand can choose among your models and agents by what they achieve and cost.")
+        while True:
+            value = self._prompts.text("What is a solved task worth to you in USD (0: choose none)", default="5")
+            if value.strip() == "0":
+                return 0.0
+            try:
+                check_user_value("decisions.worth_usd", value)
+            except ConfigError as error:
+                self._prompts.notice(f"{error.message.partition(': ')[2]}.")
+                continue
+            return float(value)
 
     def _ask_entry_name(self, question: str, key: str, *, default: str | None = None) -> str:
         while True:

@@ -55,6 +55,11 @@ class NotInstalledError(UsageError):
     default_code = "not_installed"
 
 
+def has_extra(name: str) -> bool:
+    """Return whether an extra is installed."""
+    return next(each for each in EXTRAS if each.name == name).installed
+
+
 def require_extra(name: str) -> None:
     """Raise `NotInstalledError` unless an extra is installed."""
     extra = next(each for each in EXTRAS if each.name == name)
