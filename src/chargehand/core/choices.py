@@ -243,7 +243,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class ChoiceOutcome(Struct, frozen=True, kw_only=True):
-    """The end of work by a candidate; the cost in USD is `None` if unknown.
+    """The end of work by a candidate; the cost in USD, and the time in seconds, are `None` if unknown.
 
     `work` is the mission that it was done for, `kind` as in `ChoiceContext`.
     """
@@ -253,6 +253,7 @@ class ChoiceOutcome(Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     kind: str = ""
     work: str = ""
+    seconds: float | None = None
 
 
 class ChoiceHistory(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from chargehand.core.records import (
     ChoiceReason,
     Conflict,
     Export,
+    MissionForecast,
     MissionRequest,
     MissionStatus,
     QuestionKind,
@@ -229,6 +230,14 @@ class AgentSelected(Payload, frozen=True, kw_only=True):
     kind: str
     reason: str
     reasons: tuple[ChoiceReason, ...] = ()
+
+
+@event("forecast.made")
+class ForecastMade(Payload, frozen=True, kw_only=True):
+    """What was expected of the mission after so many attempts, 0 before the first one."""
+
+    after: int
+    forecast: MissionForecast
 
 
 @event("changes.reverted")

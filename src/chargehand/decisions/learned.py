@@ -54,7 +54,7 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
             return choice
         found = self._route(context, options, history)
         ranked = [each.id for each in found.considered]
-        best = next((each for each in options if _name(each.candidate) == ranked[0]), None) if ranked else None
+        best = next((each for each in options if name_arm(each.candidate) == ranked[0]), None) if ranked else None
         if best is None:
             return choice
         considered = found.considered[0]
@@ -80,7 +80,7 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
     ) -> RouterChoice:
         # Equal facts and history give an equal choice, so a worker that takes a mission over chooses alike.
         seed = zlib.crc32(msgspec.json.encode(context)) ^ len(history.outcomes)
-        records = [*_read(history), TaskBegins(features={"kind": context.kind})]
+        records = [*read_history(history), TaskBegins(features={"kind": context.kind})]
         budget = RouterBudget(
             worth=self.worth_usd,
             # All attempts of a mission keep its agent and model; a task's later rounds may try others.
@@ -121,20 +121,21 @@ def _find_lasting_reasons(choice: Choice) -> tuple[ChoiceReason, ...]:
     return tuple(each for each in choice.reasons if each.code not in {*_ARBITRARY, "retry"})
 
 
-def _name(candidate: Candidate) -> str:
+def name_arm(candidate: Candidate) -> str:
+    """Return the name of an agent with its model, as the router's records have it."""
     return candidate.agent + (f" with {candidate.model}" if candidate.model else "")
 
 
 def _arm(each: PossibleCandidate) -> RouterCandidate:
     candidate, served = each.candidate, each.model.served if each.model else ""
-    return RouterCandidate(id=_name(candidate), agent=candidate.agent, model=served or candidate.model or "")
+    return RouterCandidate(id=name_arm(candidate), agent=candidate.agent, model=served or candidate.model or "")
 
 
 def _count(outcomes: int) -> str:
     return f"{outcomes} attempt" + ("" if outcomes == 1 else "s")
 
 
-def _read(history: ChoiceHistory) -> list[HistoryRecord]:
+def read_history(history: ChoiceHistory) -> list[HistoryRecord]:
     """Return the history as the router reads it: each mission is a task."""
     records: list[HistoryRecord] = []
     begun: dict[str, None] = {}
@@ -145,5 +146,7 @@ def _read(history: ChoiceHistory) -> list[HistoryRecord]:
             begun[each.work] = None
             records.append(TaskBegins(features={"kind": each.kind}, task=each.work))
         verdict: Verdict = "green" if each.is_good else "red"
-        records.append(AttemptEnds(arm=_name(each.candidate), verdict=verdict, cost=each.cost_usd, task=each.work))
+        records.append(
+            AttemptEnds(arm=name_arm(each.candidate), verdict=verdict, cost=each.cost_usd, task=each.work)
+        )
     return records

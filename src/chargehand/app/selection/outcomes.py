@@ -57,6 +57,7 @@ class OutcomeHistory:
                 cost_usd=attempt.cost_usd if attempt.cost_known else None,
                 kind=project,
                 work=mission,
+                seconds=attempt.seconds,
             )
             self._outcomes.append(outcome)
 
@@ -78,7 +79,8 @@ def make_decider(decisions: DecisionsConfig, store: Callable[[], Store]) -> Deci
     from chargehand.configuration.extras import require_extra
 
     require_extra("decisions")
+    from chargehand.decisions.forecasts import forecast_mission
     from chargehand.decisions.learned import LearnedRules
 
     chooser = LearnedRules(worth_usd=decisions.worth_usd, explores=decisions.explore)
-    return Decider(chooser=chooser, history=OutcomeHistory(store))
+    return Decider(chooser=chooser, history=OutcomeHistory(store), forecaster=forecast_mission)

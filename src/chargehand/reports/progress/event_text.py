@@ -29,6 +29,7 @@ from chargehand.core.attempt_events import (
     TierChosen,
 )
 from chargehand.core.events import Event, Payload, is_damaged, read_payload
+from chargehand.core.forecasts import describe_forecast
 from chargehand.core.mission_events import (
     CLOCK,
     AgentSelected,
@@ -41,6 +42,7 @@ from chargehand.core.mission_events import (
     CheckpointRestored,
     DeliveryChanged,
     ExportChanged,
+    ForecastMade,
     HeadSigned,
     MergeConflicted,
     MessageSent,
@@ -403,6 +405,8 @@ def _describe_sandbox(event: Payload) -> str | None:
 
 def _describe_model_use(event: Payload) -> str | None:
     match event:
+        case ForecastMade():
+            return f"forecast: {describe_forecast(event.forecast)}"
         case ModelCalled():
             given, made = (
                 "unknown" if tokens is None else f"{tokens:,}"
