@@ -142,6 +142,8 @@ def test_the_unfinished_tasks_of_a_plan_are_simulated(tmp_path: Path) -> None:
     assert found.plan.cost_usd is None  # a program's cost is not known
     assert found.plan.seconds is not None
     assert {each.task for each in found.plan.critical} <= {"one", "two", "three"}
+    assert found.plan.outcomes == 2
+    assert found.summary[0].endswith("a guess: fewer than 20 outcomes known.")
     assert any(line.startswith("On the longest path: ") for line in found.summary)
 
 

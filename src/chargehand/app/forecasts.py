@@ -18,6 +18,7 @@ from chargehand.core.forecasts import (
     TaskProspect,
     describe_band,
     describe_forecast,
+    describe_outcomes,
     format_span,
 )
 from chargehand.core.plan_events import PlanProgress
@@ -119,7 +120,8 @@ def _forecast_plan(
         money_left=max(0.0, config.limits.budget_usd - reader.store.spending.total(mission=state.id).booked_usd),
         seconds_left=None if limit is None else max(0.0, limit - state.plan_elapsed),
     )
-    return simulate_capped(prospect, seed=zlib.crc32(state.id.encode()))
+    made = simulate_capped(prospect, seed=zlib.crc32(state.id.encode()))
+    return replace(made, outcomes=sum(each.kind == state.project for each in history.outcomes))
 
 
 def _foresee(
@@ -158,8 +160,8 @@ def _describe(
 ) -> tuple[str, ...]:
     so_far = f"{'cost unknown' if cost is None else f'{cost:.2f} USD'}, {format_span(seconds)}"
     lines = []
-    if state.status == "waiting":
-        lines.append("It waits for a person now, unless a provider's quota is all that it waits for.")
+    if state.status == "waiting" and state.waits_for_quota is None:
+        lines.append("It waits for a person now.")
     if made is not None:
         lines += [f"{describe_forecast(made)}.", f"These are totals; so far: {so_far}."]
         if made.person_seconds is not None:
@@ -170,7 +172,10 @@ def _describe(
     if plan is not None:
         cost_words = describe_band(plan.cost_usd, "cost unknown", lambda usd: f"{usd:.2f} USD")
         time_words = describe_band(plan.seconds, "time unknown", format_span)
-        lines.append(f"{plan.chance:.0%} chance that all tasks get done, further {cost_words}, {time_words}.")
+        base = describe_outcomes(plan.outcomes)
+        lines.append(
+            f"{plan.chance:.0%} chance that all tasks get done, further {cost_words}, {time_words}; {base}."
+        )
         lines.append(f"So far: {so_far}.")
         if plan.critical:
             most = ", ".join(f"{each.task} {each.share:.0%}" for each in plan.critical[:_SHOWN_TASKS])

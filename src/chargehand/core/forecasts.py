@@ -87,7 +87,7 @@ class PlanForecast(Struct, frozen=True, kw_only=True):
     """The chance that all unfinished tasks get done within the limits, with further cost (USD) and time (seconds).
 
     The time ends when all is done or nothing more can start; a quantity is `None` if it is unknown of any task.
-    `critical` is ordered by share.
+    `critical` is ordered by share. `outcomes` counts the attempts of the project that it was made from.
     """
 
     chance: float
@@ -95,15 +95,20 @@ class PlanForecast(Struct, frozen=True, kw_only=True):
     seconds: Band | None
     critical: tuple[CriticalTask, ...]
     samples: int
+    outcomes: int = 0
 
 
 def describe_forecast(made: MissionForecast) -> str:
     """Return a forecast as one sentence without its end."""
     cost = describe_band(made.cost_usd, "cost unknown", lambda usd: f"{usd:.2f} USD")
     time = describe_band(made.seconds, "time unknown", format_span)
+    return f"{made.chance:.0%} chance to be promoted, {cost}, {time}; {describe_outcomes(made.outcomes)}"
+
+
+def describe_outcomes(count: int) -> str:
+    """Return what a forecast was made from."""
     few = f"a guess: fewer than {FEW_OUTCOMES} outcomes known"
-    base = few if made.is_guess else f"from {made.outcomes} attempts"
-    return f"{made.chance:.0%} chance to be promoted, {cost}, {time}; {base}"
+    return few if count < FEW_OUTCOMES else f"from {count} attempts"
 
 
 def describe_band(band: Band | None, unknown: str, form: Callable[[float], str]) -> str:
