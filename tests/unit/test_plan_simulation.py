@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
+import signal
 from itertools import product
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chargehand.app import simulation
 from chargehand.app.simulation import simulate_capped
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.forecasts import LogNormal, PlanForecast, PlanProspect, TaskProspect
@@ -72,16 +71,22 @@ def test_chances_and_costs_of_a_chain_are_those_of_all_outcomes(skills: list[flo
         for number, (name, skill) in enumerate(zip(names, skills, strict=True))
     ]
     chances = [0.5 * math.erfc(-skill / math.sqrt(2)) for skill in skills]
-    exact, within = 0.0, 0.0
+    exact, spent = 0.0, dict[float, float]()
     for ends in product((True, False), repeat=len(skills)):
         weight = math.prod(p if good else 1 - p for p, good in zip(chances, ends, strict=True))
         exact += weight * all(ends)
-        ran = ends.index(False) + 1 if False in ends else len(ends)
-        within += weight * (10 * ran <= 10)
+        ran = ends.index(False) + 1 if False in ends else len(ends)  # nothing starts after a failure
+        spent[2.0**ran - 1] = spent.get(2.0**ran - 1, 0.0) + weight
     made = simulate(*tasks, samples=40_000)
     assert made.chance == pytest.approx(exact, abs=0.02)
-    assert made.seconds is not None
-    assert (made.seconds.low == pytest.approx(10, rel=1e-4)) == (within > 0.1) or abs(within - 0.1) < 0.02
+    for least in spent:
+        within = simulate(*tasks, samples=40_000, money_left=least + 0.01).chance
+        assert within == pytest.approx(exact if least == 2.0 ** len(skills) - 1 else 0.0, abs=0.02)
+    assert made.cost_usd is not None
+    for bound, share in ((made.cost_usd.low, 0.1), (made.cost_usd.high, 0.9)):
+        below = sum(weight for usd, weight in spent.items() if usd < bound - 0.01)
+        up_to = sum(weight for usd, weight in spent.items() if usd < bound + 0.01)
+        assert below - 0.02 <= share <= up_to + 0.02
 
 
 def test_a_shared_difficulty_makes_all_or_nothing_more_likely() -> None:
@@ -169,23 +174,24 @@ def test_a_simulation_that_takes_too_long_is_killed() -> None:
     assert children() == before
 
 
-def test_an_interrupted_simulation_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_simulation_leaves_no_process() -> None:
     before = children()
-    real = simulation.subprocess.Popen.communicate
 
-    def interrupt(process: object, *_: object, **__: object) -> object:
-        assert children() - before
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(simulation.subprocess.Popen, "communicate", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        simulate_capped(PROSPECT, seed=1)
-    monkeypatch.setattr(simulation.subprocess.Popen, "communicate", real)
+    kept = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            simulate_capped(PROSPECT, seed=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, kept)
     assert children() == before
-    assert threading.active_count() >= 1
 
 
-def test_a_simulation_without_memory_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_simulation_says_why() -> None:
     refused = replace(PROSPECT, tasks=(replace(PROSPECT.tasks[0], skill=1e20),))
     with pytest.raises(InfrastructureError, match="not finite"):
         simulate_capped(refused, seed=1)
