@@ -17,7 +17,7 @@ from chargehand.decisions.routing.state import TASK_SHARE
 SHARED_DIFFICULTY = 0.3
 SAMPLES = 100_000
 # A part of the samples whose arrays fit into a processor's cache.
-_CHUNK = 4096
+_CHUNK = 2048
 # A plan of hundreds of tasks gets fewer samples: the work grows with the square of their number.
 _MOST_CELLS, _FEWEST = 100_000_000, 4096
 # A time that no plan reaches; a power of two, so that sums of it stay exact.
@@ -185,8 +185,12 @@ def _schedule(plan: _Plan, seconds: Real, places: int) -> tuple[Real, Real]:
         begun = key[rows, task]
         ended = begun + seconds[rows, task]
         start[rows, task], finish[rows, task], slots[rows, slot] = begun, ended, ended
-        np.maximum(ready, gate[task] + ended[:, None], out=ready)
-        barred -= step[task]
+        # Into the same buffer, as new arrays cost more than the work on them.
+        np.take(gate, task, axis=0, out=key, mode="clip")
+        np.add(key, ended[:, None], out=key)
+        np.maximum(ready, key, out=ready)
+        np.take(step, task, axis=0, out=key, mode="clip")
+        np.subtract(barred, key, out=barred)
         barred[rows, task] = _NEVER * np.float32(2.0**20)
     return start, finish
 
