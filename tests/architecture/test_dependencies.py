@@ -25,7 +25,10 @@ PLACES = {
     "keyring": ("credentials/credentials.py",),
     "mcp": ("mcp/",),
     "mcp_types": ("mcp/",),
-    "numpy": ("decisions/beliefs/", "decisions/processes/", "decisions/routing/"),
+    "numpy": (
+        *("decisions/beliefs/", "decisions/processes/", "decisions/routing/"),
+        *("decisions/forecasting/", "decisions/forecasts.py"),
+    ),
     "prometheus_client": ("server/",),
     "psycopg": ("durable/leases.py",),
     "pydantic": ("mcp/",),

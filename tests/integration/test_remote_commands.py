@@ -122,6 +122,7 @@ LOOKS = (
     (("decision list", "--limit", "5"), ()),
     (("decision replay",), ()),
     (("decision rollouts",), ()),
+    (("mission forecast", "{promoted}"), ()),
     (("knowledge list",), ()),
     (("knowledge show", "failure-cause"), ()),
     (("knowledge query", "failure-cause", "cause", "changed", "--given", "end=crashed"), ()),
@@ -161,7 +162,7 @@ def test_a_remote_command_prints_the_same_json_as_the_local_command(
     told = remote.say(*words_of(there, names))
     assert told.stdout == local.stdout, (told, local)
     assert (told.code, told.stderr) == (local.code, local.stderr)
-    assert local.stdout or there[0] in ("project log", "mission log", "policy why"), local
+    assert local.stdout or there[0] in ("project log", "mission log", "policy why", "mission forecast"), local
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_help_can_be_written_in_any_encoding(encoding: str) -> None:
 
 def test_the_set_of_commands_is_complete() -> None:
     groups = {
-        "mission": "list show plan report watch diff log pause resume send answer continue fork cancel "
+        "mission": "forecast list show plan report watch diff log pause resume send answer continue fork cancel "
         "rollback promote discard",
         "gateway": "serve record replay",
         "secret": "set list remove",

@@ -34,7 +34,14 @@ def test_each_tool_is_an_operation_and_says_whether_it_changes_anything() -> Non
     known = known_operations()
     assert {tool.operation for tool in TOOLS} <= set(known)
     reading = {tool.name for tool in TOOLS if tool.read_only}
-    assert reading == {"mission_status", "wait_mission", "list_missions", "show_diff", "show_log"}
+    assert reading == {
+        "mission_status",
+        "wait_mission",
+        "list_missions",
+        "show_diff",
+        "show_log",
+        "forecast_mission",
+    }
 
 
 @given(st.text(), st.text())

@@ -293,7 +293,7 @@ def test_every_event_type_has_a_mission_step_or_is_listed_without_a_step() -> No
             "mission.resumed",
             "mission.continued",
         ),
-        *("plan.slept", "plan.woken"),
+        *("plan.slept", "plan.woken", "forecast.made"),
         "mission.cancel_asked",
         *(
             "mission.queued",

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from chargehand.missions.waiting import Addressee
     from chargehand.reports.documents import MissionListDocument
 
-_TITLE_CHARACTERS = 48
-_LISTED_MISSIONS = 20
+_TITLE_CHARACTERS, _LISTED_MISSIONS = 48, 20
 _STATUSES = (
     *("planned", "running", "waiting", "paused", "promoted", "rolled-back", "refused", "failed", "exhausted"),
     *("cancelled", "discarded"),
@@ -135,6 +134,25 @@ def show(mission: str, out: Output) -> None:
     out.document(details)
     if not out.as_json:
         show_details(out, state, details)
+
+
+@mission.command()
+@mission_argument
+@json_option
+def forecast(mission: str, out: Output) -> None:
+    """Forecast a mission's success, cost and time.
+
+    Of a plan, all its unfinished tasks are simulated. Of a mission that has ended, the forecast from its start is
+    compared with what happened. It needs `decisions.learned`.
+    """
+    from chargehand.app.forecasts import forecast_mission
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        found = forecast_mission(reader, mission)
+    out.document(found)
+    for line in found.summary:
+        out.text(line)
 
 
 @mission.command()
@@ -250,24 +268,8 @@ def log(mission: str, follow: bool, transcript: bool, out: Output) -> None:
 def _show_event(out: Output, event: Event, line: str) -> None:
     from chargehand.reports.documents import event_document
 
-    if out.as_json:
-        out.document(event_document(event))
-    else:
-        out.text(line)
-
-
-def show_project_log(out: Output, *, repo: Path | None) -> None:
-    """Write the events of a project's own log, which is empty unless actions concerned the project alone."""
-    from chargehand.app.missions import read_events
-    from chargehand.cli.terminal.output import local_time
-    from chargehand.reports.reading import StateReader
-    from chargehand.reports.story import describe_event
-
-    with StateReader.open() as reader:
-        for event in read_events(reader, reader.projects.find(repo).id):
-            time = local_time(event.time, seconds=True)
-            text = describe_event(event)
-            _show_event(out, event, f"{event.seq:>4}  {time}  {event.type:<20}  {text}")
+    out.document(event_document(event))
+    out.text(line)
 
 
 _HEADINGS = {

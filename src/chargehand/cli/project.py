@@ -183,9 +183,18 @@ def untrust(repo: Path | None, out: Output) -> None:
 @json_option
 def log(repo: Path | None, out: Output) -> None:
     """Show a project's own log: actions that belong to no mission."""
-    from chargehand.cli.mission import show_project_log
+    from chargehand.app.missions import read_events
+    from chargehand.cli.terminal.output import local_time
+    from chargehand.reports.documents import event_document
+    from chargehand.reports.reading import StateReader
+    from chargehand.reports.story import describe_event
 
-    show_project_log(out, repo=repo)
+    with StateReader.open() as reader:
+        for event in read_events(reader, reader.projects.find(repo).id):
+            time = local_time(event.time, seconds=True)
+            text = describe_event(event)
+            out.document(event_document(event))
+            out.text(f"{event.seq:>4}  {time}  {event.type:<20}  {text}")
 
 
 @project.group(cls=CommandGroup)

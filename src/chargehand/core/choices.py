@@ -252,7 +252,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class ChoiceOutcome(Struct, frozen=True, kw_only=True):
-    """The end of work by a candidate; the cost in USD is `None` if unknown.
+    """The end of work by a candidate; the cost in USD, and the time in seconds, are `None` if unknown.
 
     `work` is the mission that it was done for, or `task_work` of a task of a plan; `kind` as in `ChoiceContext`.
     `rollouts` are the reasons `OF_ROLLOUTS` of the mission's choice.
@@ -264,6 +264,7 @@ class ChoiceOutcome(Struct, frozen=True, kw_only=True):
     kind: str = ""
     work: str = ""
     rollouts: tuple[ChoiceReason, ...] = ()
+    seconds: float | None = None
 
 
 class ChoiceHistory(Struct, frozen=True, kw_only=True):

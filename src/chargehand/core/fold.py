@@ -364,6 +364,11 @@ def _set_tier(state: MissionState, event: a.TierChosen) -> None:
     state.tier = event.choice
 
 
+@_on(_STATE, m.ForecastMade)
+def _keep_forecast(state: MissionState, event: m.ForecastMade) -> None:
+    state.forecasts.append(event)
+
+
 @_on(_STATE, a.SandboxOpened)
 def _note_kind(state: MissionState, event: a.SandboxOpened) -> None:
     state.sandbox_kinds = list(dict.fromkeys((*state.sandbox_kinds, (event.tier, event.driver))))

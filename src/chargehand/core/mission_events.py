@@ -14,6 +14,7 @@ from chargehand.core.records import (
     ChoiceReason,
     Conflict,
     Export,
+    MissionForecast,
     MissionRequest,
     MissionStatus,
     QuestionKind,
@@ -242,6 +243,14 @@ class RetryDeclined(Payload, frozen=True, kw_only=True):
     reasons: tuple[ChoiceReason, ...]
     attempt: int = 0
     task: str = ""
+
+
+@event("forecast.made")
+class ForecastMade(Payload, frozen=True, kw_only=True):
+    """What was expected of the mission after so many attempts, 0 before the first one."""
+
+    after: int
+    forecast: MissionForecast
 
 
 @event("changes.reverted")

@@ -145,6 +145,41 @@ class ChoiceReason(Struct, frozen=True):
     evidence: str | UnsetType = UNSET
 
 
+# Before so many outcomes of a project a forecast is a guess.
+FEW_OUTCOMES = 20
+
+
+class Band(Struct, frozen=True, kw_only=True):
+    """The median of a quantity, and the bounds of its 80 % band."""
+
+    middle: float
+    low: float
+    high: float
+
+
+class MissionForecast(Struct, frozen=True, kw_only=True):
+    """The chance that an attempt passes its checks within the limits; total cost (USD) and time (seconds).
+
+    A quantity is `None` if no earlier attempt has a known one: of this agent and model in the project for the
+    cost, of any for the time. `person_seconds` is the median time until it stops without a result, in the cases in
+    which it does. `unlimited` is the chance if the mission's budget had no bound, and `enough_usd` the budget that
+    four in five of those successes need. `outcomes` counts the attempts of the project that it was made from.
+    """
+
+    chance: float
+    cost_usd: Band | None
+    seconds: Band | None
+    person_seconds: float | None
+    unlimited: float
+    enough_usd: float | None
+    outcomes: int
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether too few outcomes are known for more than a guess."""
+        return self.outcomes < FEW_OUTCOMES
+
+
 class Change(Struct, frozen=True, kw_only=True):
     """One path that differs between two trees; modes are git's (0o100644 …), ids hex, `None` where absent."""
 

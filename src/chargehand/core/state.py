@@ -431,6 +431,7 @@ class MissionState(MissionSummary, kw_only=True):
 
     config: Config | None = None
     chosen: tuple[ChoiceReason, ...] = ()
+    forecasts: list[m.ForecastMade] = []
     first_base: Base | None = None
     promoted_on: Base | None = None
     checkpoints: list[Checkpoint] = []

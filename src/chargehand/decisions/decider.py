@@ -8,16 +8,25 @@ from msgspec import Struct, field
 
 from chargehand.core.choices import Choice, ChoiceContext, ChoiceHistory, Chooser, GreenChange, find_fault
 from chargehand.core.errors import InfrastructureError
-from chargehand.core.records import Finding
+from chargehand.core.forecasts import ForecastFacts
+from chargehand.core.records import Finding, MissionForecast
 from chargehand.decisions.rules import FixedRules
 
 
 class Decider(Struct, frozen=True, kw_only=True):
-    """A chooser with the source of its history; `review` says why a person has to see a green change."""
+    """A chooser with the source of its history; `forecaster` is `None` if decisions are not learned.
+
+    `review` says why a person has to see a green change.
+    """
 
     chooser: Chooser = field(default_factory=FixedRules)
     history: Callable[[], ChoiceHistory] = ChoiceHistory
     review: Callable[[GreenChange], Finding | None] | None = None
+    forecaster: Callable[[ForecastFacts, ChoiceHistory], MissionForecast] | None = None
+
+    def forecast(self, facts: ForecastFacts) -> MissionForecast | None:
+        """Return the forecast of a mission, `None` without a forecaster."""
+        return None if self.forecaster is None else self.forecaster(facts, self.history())
 
     def choose(self, context: ChoiceContext) -> Choice:
         """Return the chooser's choice; raise `InfrastructureError` (`choice_invalid`) if it is not allowed."""

@@ -10,6 +10,7 @@ import msgspec
 
 from chargehand.app.checkpoints import base_tree, result_tree
 from chargehand.app.composition import App
+from chargehand.app.forecasts import forecast_mission
 from chargehand.app.missions import answer_question as record_answer
 from chargehand.app.missions import (
     cancel_mission,
@@ -29,6 +30,7 @@ from chargehand.mcp._records import (
     AnswerQuestion,
     DiffView,
     EventView,
+    ForecastView,
     ListMissions,
     LogView,
     MissionLine,
@@ -273,6 +275,11 @@ def send_message(app: App, call: SendMessage) -> MissionView:
 def show_diff(app: App, call: ShowDiff) -> DiffView:
     """Return a part of a mission's change."""
     return diff_view(app, call)
+
+
+def forecast(app: App, call: OneMission) -> ForecastView:
+    """Return the forecast of a mission."""
+    return ForecastView(**msgspec.structs.asdict(forecast_mission(app, exact(app, call.mission))))
 
 
 def show_log(app: App, call: ShowLog) -> LogView:

@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from chargehand.core.codec import json_schema
-from chargehand.core.records import Export, QuestionKind, Reason
+from chargehand.core.forecasts import PlanForecast
+from chargehand.core.records import Export, MissionForecast, QuestionKind, Reason
 from chargehand.reports.documents import CauseDocument
 from chargehand.reports.outcome import FailureDocument
 from chargehand.workspace.depot import LineCount
@@ -190,6 +191,19 @@ class MissionList(McpResult, frozen=True):
 
     missions: tuple[MissionLine, ...]
     next_cursor: str | None
+
+
+class ForecastView(McpResult, frozen=True):
+    """A forecast of a mission; fields as in `mission forecast --json`, `summary` says it in words."""
+
+    mission: str
+    status: str
+    forecast: MissionForecast | None
+    plan: PlanForecast | None
+    at_start: MissionForecast | None
+    cost_usd: float | None
+    seconds: float
+    summary: tuple[str, ...]
 
 
 class DiffView(McpResult, frozen=True):

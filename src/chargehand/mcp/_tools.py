@@ -196,6 +196,15 @@ TOOLS = (
         call=_on_app(_missions.show_log),
     ),
     McpToolSpec(
+        name="forecast_mission",
+        operation="get_missions_mission_forecast",
+        title="Forecast a mission",
+        description="Chance, cost and time of a mission, of all unfinished tasks if it has a plan, or how a "
+        "forecast compares with what happened; needs `[decisions] learned = true`.",
+        gives=records.ForecastView,
+        call=_on_app(_missions.forecast),
+    ),
+    McpToolSpec(
         name="run_mission",
         operation="post_missions",
         title="Run a mission",

@@ -30,6 +30,7 @@ from chargehand.missions.attempt.settlement import AttemptSettlement
 from chargehand.missions.breakpoints import PROMOTE as BEFORE_PROMOTION
 from chargehand.missions.breakpoints import stop_at
 from chargehand.missions.control import GRACE_SECONDS, Control
+from chargehand.missions.forecasting import heed_forecast, note_forecast
 from chargehand.missions.journal import Journal
 from chargehand.missions.results.candidates import CandidateJudge, JudgedAttempt
 from chargehand.missions.results.delivery import ResultDelivery
@@ -80,6 +81,7 @@ class MissionFlow:
             ended = MissionFinished(status="refused", reasons=(Reason(code="not_worth_it", message=message),))
             record_mission_end(self._journal, ended)
             return
+        await heed_forecast(self._services, self._journal, request)
         agent = self._services.open_agent(request)
         self._role = load_role(self._services.store, request)
 
@@ -154,6 +156,7 @@ class MissionFlow:
                 elif not continued and (final or end.mission == "exhausted" or (good and not another)):
                     await self._conclude(judged)
                     return
+            await note_forecast(self._services, self._journal, request, number)
             # A good attempt has no report on faults: another attempt follows only for a person's message.
             context, tree, feedback = judged.context, judged.result.tree, None if good else judged.report
             wanted = another or continued is not None

@@ -46,6 +46,7 @@ from chargehand.missions._questions import check_answer, expire_questions, is_ab
 from chargehand.missions._questions import require_question as require_question
 from chargehand.missions.attempt.leftovers import keep_unfinished
 from chargehand.missions.causes import RESUMED, mission_cause
+from chargehand.missions.forecasting import find_raised_budget
 from chargehand.missions.holds import events_of_start, is_still_held
 from chargehand.missions.journal import claim_mission
 from chargehand.missions.planning.replanning import events_of_new_plan, events_of_permission
@@ -232,6 +233,13 @@ class Steering(Struct, frozen=True, kw_only=True):
             # The question about a critical message paused the mission too: the answer has to resume it.
             if about_message and answer != CANCEL:
                 events.append(MissionResumed(identity=self.identity))
+            budget = find_raised_budget(state, asked.id, answer)
+            if budget is not None and state.request is not None:
+                most, limit = state.request.attempts, state.request.seconds
+                continued = MissionContinued(
+                    identity=self.identity, after=0, attempts=most, seconds=limit, budget_usd=budget
+                )
+                events.append(continued)
             events += then
             self.store.log.append(mission, *events, epoch=epoch, durable=True)
         return self.cancel(mission) if about_message and answer == CANCEL else self.look.state(mission)

@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from chargehand.app import checkpoints, missions, requests
+from chargehand.app import checkpoints, forecasts, missions, requests
 from chargehand.app.checkpoints import RollbackPreviewDocument
 from chargehand.app.composition import App
+from chargehand.app.forecasts import ForecastDocument
 from chargehand.app.requests import FollowUp, ForkRequest, IdempotencyKey, TaskAllowedDocument
 from chargehand.app.worker import ensure_worker
 from chargehand.configuration.client_options import client_arguments, read_client
@@ -253,6 +254,18 @@ def report_mission(reader: StateReader, call: ReportQuery, by: Caller) -> Missio
     """Report request, changes, decisions and cost."""
     made, markdown = missions.report_mission(reader, call.mission)
     return made if call.format == "json" else RawContent(markdown.encode(), "text/markdown; charset=utf-8")
+
+
+@OPERATIONS.add(
+    "GET",
+    "/missions/{mission}/forecast",
+    action="mission.show",
+    is_costly=True,
+    commands=("mission forecast",),
+)
+def forecast_mission(reader: StateReader, call: NamedMission, by: Caller) -> ForecastDocument:
+    """Forecast its success, cost and time."""
+    return forecasts.forecast_mission(reader, call.mission)
 
 
 @OPERATIONS.add("GET", "/missions/{mission}/review", action="mission.review")

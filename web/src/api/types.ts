@@ -288,6 +288,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/missions/{mission}/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Forecast its success, cost and time.
+         * @description Needs the role viewer and the scope read. Like `chargehand mission forecast`.
+         */
+        get: operations["get_missions_mission_forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/missions/{mission}/review": {
         parameters: {
             query?: never;
@@ -2011,6 +2031,15 @@ export interface components {
             problems: components["schemas"]["AuditProblem"][];
         };
         /**
+         * Band
+         * @description The median of a quantity, and the bounds of its 80 % band.
+         */
+        Band: {
+            middle: number;
+            low: number;
+            high: number;
+        };
+        /**
          * Base
          * @description The commit a mission starts from, as resolved in the user's repository.
          */
@@ -2322,6 +2351,14 @@ export interface components {
             secret: string;
         };
         /**
+         * CriticalTask
+         * @description The share of samples in which a task is on the longest path: a delay of it delays the plan.
+         */
+        CriticalTask: {
+            task: string;
+            share: number;
+        };
+        /**
          * DamagedLine
          * @description A line of a mission's log that is not as written, and its difference; `audit verify` gives details.
          */
@@ -2549,6 +2586,23 @@ export interface components {
             on_base: boolean;
             /** @default [] */
             evidence: string[];
+        };
+        /**
+         * ForecastDocument
+         * @description `mission forecast`: `forecast` of a mission, or `plan` of its unfinished tasks, unless it has ended.
+         *
+         *     `at_start` is the forecast before its first attempt, if one was recorded. `cost_usd` (`None`: unknown) and
+         *     `seconds` are those so far. `summary` says it in words.
+         */
+        ForecastDocument: {
+            mission: string;
+            status: string;
+            forecast: components["schemas"]["MissionForecast"] | null;
+            plan: components["schemas"]["PlanForecast"] | null;
+            at_start: components["schemas"]["MissionForecast"] | null;
+            cost_usd: number | null;
+            seconds: number;
+            summary: string[];
         };
         /**
          * HunkPlan
@@ -2958,6 +3012,24 @@ export interface components {
             warnings: components["schemas"]["Finding"][];
             known_failures: components["schemas"]["KnownFailures"][];
             flaky: components["schemas"]["FlakyTest"][];
+        };
+        /**
+         * MissionForecast
+         * @description The chance that an attempt passes its checks within the limits; total cost (USD) and time (seconds).
+         *
+         *     A quantity is `None` if no earlier attempt has a known one: of this agent and model in the project for the
+         *     cost, of any for the time. `person_seconds` is the median time until it stops without a result, in the cases in
+         *     which it does. `unlimited` is the chance if the mission's budget had no bound, and `enough_usd` the budget that
+         *     four in five of those successes need. `outcomes` counts the attempts of the project that it was made from.
+         */
+        MissionForecast: {
+            chance: number;
+            cost_usd: components["schemas"]["Band"] | null;
+            seconds: components["schemas"]["Band"] | null;
+            person_seconds: number | null;
+            unlimited: number;
+            enough_usd: number | null;
+            outcomes: number;
         };
         /**
          * MissionListDocument
@@ -3440,6 +3512,22 @@ export interface components {
             plan: components["schemas"]["Plan"];
             /** @default [] */
             collisions: components["schemas"]["CollisionDocument"][];
+        };
+        /**
+         * PlanForecast
+         * @description The chance that all unfinished tasks get done within the limits, with further cost (USD) and time (seconds).
+         *
+         *     The time ends when all is done or nothing more can start; a quantity is `None` if it is unknown of any task.
+         *     `critical` is ordered by share. `outcomes` counts the attempts of the project that it was made from.
+         */
+        PlanForecast: {
+            chance: number;
+            cost_usd: components["schemas"]["Band"] | null;
+            seconds: components["schemas"]["Band"] | null;
+            critical: components["schemas"]["CriticalTask"][];
+            samples: number;
+            /** @default 0 */
+            outcomes: number;
         };
         /**
          * PosteriorView
@@ -5415,6 +5503,45 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["MissionReport"];
                     "text/markdown": string;
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_missions_mission_forecast: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `mission forecast`: `forecast` of a mission, or `plan` of its unfinished tasks, unless it has ended. `at_start` is the forecast before its first attempt, if one was recorded. `cost_usd` (`None`: unknown) and `seconds` are those so far. `summary` says it in words. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForecastDocument"];
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */

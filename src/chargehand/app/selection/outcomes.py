@@ -75,6 +75,7 @@ class OutcomeHistory:
                 kind=listing.row.project,
                 work=task_work(listing.summary.parent or mission, listing.summary.task),
                 rollouts=self._rollouts.get(mission, ()),
+                seconds=attempt.seconds,
             )
             self._outcomes.append(outcome)
 
@@ -109,9 +110,11 @@ def make_decider(config: Config, store: Callable[[], Store]) -> Decider:
         from chargehand.decisions.rollouts import RolloutRules
 
         chooser = RolloutRules(chooser=chooser, rollouts=rollouts, policies=policies)
-    review = None
-    if decisions.learned and decisions.review_percent:
-        from chargehand.decisions.reviewing import RiskReview
+    history = OutcomeHistory(store)
+    if not decisions.learned:
+        return Decider(chooser=chooser, history=history)
+    from chargehand.decisions.forecasts import forecast_mission
+    from chargehand.decisions.reviewing import RiskReview
 
-        review = RiskReview(limit=decisions.review_percent / 100)
-    return Decider(chooser=chooser, history=OutcomeHistory(store), review=review)
+    review = RiskReview(limit=decisions.review_percent / 100) if decisions.review_percent else None
+    return Decider(chooser=chooser, history=history, review=review, forecaster=forecast_mission)

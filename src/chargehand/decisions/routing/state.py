@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 # Weights of the shared difficulty.
 RHOS = (0.4, 0.55, 0.72)
 # The share of the variance of log prices that all attempts on a task have in common.
-_TASK_SHARE = 0.45
+TASK_SHARE = 0.45
 # The variance of log prices at the start, and how many costs it counts as; for one arm, how many costs of all.
 _SPREAD, _SPREAD_COUNT, _ARM_COUNT = 0.77, 6.0, 4.0
 # Arms without a published prior deviate from the level with these variances.
@@ -109,7 +109,7 @@ class KindBelief(Struct, frozen=True, eq=False, kw_only=True):
     @property
     def task_variance(self) -> float:
         """The variance of log prices that a task adds to all its attempts."""
-        return _TASK_SHARE * self.squares / self.count
+        return TASK_SHARE * self.squares / self.count
 
     @property
     def weights(self) -> Array:
@@ -257,7 +257,7 @@ def _expected_price(kind: KindBelief, arm: str) -> float:
 def _learn_price(kind: KindBelief, task: TaskBelief, arm: str, cost: float) -> tuple[KindBelief, TaskBelief]:
     row, spread = kind.index[arm], kind.spread(arm)
     shared = kind.task_variance if task.price_variance is None else task.price_variance
-    own = (1 - _TASK_SHARE) * spread
+    own = (1 - TASK_SHARE) * spread
     column = kind.price_covariance[:, row]
     total = float(column[row]) + shared + own
     error = math.log(cost) - float(kind.prices[row]) - task.price

@@ -30,6 +30,7 @@ from chargehand.core.attempt_events import (
 )
 from chargehand.core.choices import render_reasons
 from chargehand.core.events import Event, Payload, is_damaged, read_payload
+from chargehand.core.forecasts import describe_forecast
 from chargehand.core.mission_events import (
     CLOCK,
     AgentSelected,
@@ -42,6 +43,7 @@ from chargehand.core.mission_events import (
     CheckpointRestored,
     DeliveryChanged,
     ExportChanged,
+    ForecastMade,
     HeadSigned,
     MergeConflicted,
     MessageSent,
@@ -409,6 +411,8 @@ def _describe_model_use(event: Payload) -> str | None:
             subject = f"task {event.task}" if event.task else f"attempt {event.attempt}"
             asked = "; a person is asked" if event.action == "ask" else ""
             return f"{subject}: {render_reasons(event.reasons)}{asked}"
+        case ForecastMade():
+            return f"forecast: {describe_forecast(event.forecast)}"
         case ModelCalled():
             given, made = (
                 "unknown" if tokens is None else f"{tokens:,}"
