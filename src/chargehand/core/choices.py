@@ -193,7 +193,7 @@ class TriedCandidate(Struct, frozen=True, kw_only=True):
 class ChoiceContext(Struct, frozen=True, kw_only=True):
     """All facts about one choice; a moment leaves the fields empty that it does not know.
 
-    `kind` names what has its own prices and rates: the project. `work` is the mission, or the task of a plan,
+    `kind` is the project, which has its own prices and rates. `work` is the mission, or the task of a plan,
     whose attempts share their difficulty: see `ChoiceOutcome`. `candidates` are possible and respect `fixed`.
     `settings` are ordered by precedence. `current` is the choice so far (for a task: the whole mission's),
     with its `current_reasons`; a person named the parts in `current_named` for the whole run. A task that

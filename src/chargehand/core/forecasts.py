@@ -42,7 +42,7 @@ class LogNormal(Struct, frozen=True, kw_only=True):
 
 
 class TaskProspect(Struct, frozen=True, kw_only=True):
-    """What is known about an unfinished task of a plan: it starts after other unfinished tasks.
+    """The prospects of an unfinished task of a plan: it starts after other unfinished tasks.
 
     Skill and difficulty are in probits with their variances, `weight` is the variance share of the difficulty.
     Tasks of one `arm` share the uncertainty of its skill, cost (USD) and time (seconds), `None` if unknown.
@@ -106,7 +106,7 @@ def describe_forecast(made: MissionForecast) -> str:
 
 
 def describe_outcomes(count: int) -> str:
-    """Return what a forecast was made from."""
+    """Return the number of outcomes in words."""
     few = f"a guess: fewer than {FEW_OUTCOMES} outcomes known"
     return few if count < FEW_OUTCOMES else f"from {count} attempts"
 

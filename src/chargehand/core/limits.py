@@ -1,4 +1,4 @@
-"""The sections of the configuration on limits and on the sandbox, and what is known of each key."""
+"""The sections of the configuration on limits and on the sandbox, and the documentation of each key."""
 
 from __future__ import annotations
 

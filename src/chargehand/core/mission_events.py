@@ -234,7 +234,7 @@ class AgentSelected(Payload, frozen=True, kw_only=True):
 
 @event("retry.declined")
 class RetryDeclined(Payload, frozen=True, kw_only=True):
-    """After a failed attempt, or a failed round of a plan's `task`, none follows: its value is too low.
+    """After a failed attempt, or a failed round of a plan's `task`, another is not worth it.
 
     `ask`: a person is asked first. `attempt` is the number that it would have had, 0 for a task.
     """
@@ -247,7 +247,7 @@ class RetryDeclined(Payload, frozen=True, kw_only=True):
 
 @event("forecast.made")
 class ForecastMade(Payload, frozen=True, kw_only=True):
-    """What was expected of the mission after so many attempts, 0 before the first one."""
+    """The expectations of the mission after so many attempts, 0 before the first one."""
 
     after: int
     forecast: MissionForecast

@@ -30,7 +30,7 @@ def make_arm(each: PossibleCandidate) -> RouterCandidate:
 
 
 def describe_estimate(chance: float, price: float, *, costs: int, outcomes: int) -> str:
-    """Return an estimate in words; without known `costs` the price in USD is not told."""
+    """Return an estimate in words; without known `costs` the price in USD is left out."""
     told = f"for {price:.2f} USD" if price >= 0.005 else "for less than 0.01 USD"
     if not costs:
         told = "at a price not known yet"

@@ -59,7 +59,7 @@ class ChoiceExplanation(Struct, frozen=True, kw_only=True):
 
 
 def explain_choice(reason: ChoiceReason) -> ChoiceExplanation | None:
-    """Return the explanation of a reason with evidence, `None` if it has none or is of another version."""
+    """Return the explanation of a reason with evidence, `None` without one or of another version."""
     if not isinstance(reason.evidence, str):
         return None
     try:

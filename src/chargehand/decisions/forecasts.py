@@ -34,7 +34,7 @@ _LOW, _HIGH, _COVERED = 0.1, 0.9, 0.8
 
 
 class ArmBeliefs(Struct, frozen=True, eq=False, kw_only=True):
-    """What the history says about one agent with its model, and about one mission."""
+    """Beliefs about one agent with its model, and about one mission."""
 
     arm: RouterCandidate
     kind: KindBelief
@@ -84,9 +84,9 @@ def forecast_mission(facts: ForecastFacts, history: ChoiceHistory) -> MissionFor
 
 
 def foresee_task(task: str, after: tuple[str, ...], facts: ForecastFacts, history: ChoiceHistory) -> TaskProspect:
-    """Return what is known about a task of a plan, for a simulation; raises as `learn_arm`.
+    """Return the prospects of a task of a plan, for a simulation; raises as `learn_arm`.
 
-    The likeliest weight of the shared difficulty stands for all weights.
+    The likeliest weight of the shared difficulty is used for all.
     """
     beliefs = learn_arm(facts, history)
     kind, known, arm = beliefs.kind, beliefs.task, beliefs.arm.id

@@ -59,13 +59,13 @@ class _Way(Struct, frozen=True, kw_only=True):
 def choose_next_step(context: ChoiceContext, history: ChoiceHistory, fixed: Choice, stakes: StepStakes) -> Choice:
     """Return the choice after a failed attempt or round; `fixed` is that of the fixed rules.
 
-    What they do not allow stays forbidden: the value orders what is possible, asks a person, or ends it.
+    Only steps that they allow are compared, with a question to a person and the end.
     """
     if fixed.chosen is None or context.fault or context.fixed.forced:
         return fixed
     is_round = bool(fixed.chosen.strategy)
     if not is_round and fixed.chosen != context.current:
-        return fixed  # a probe, or the next model after one that fails
+        return fixed  # a probe, or the model after a failing one
     ways = _list_ways(context) if is_round else [_repeat(fixed.chosen)]
     estimates = _estimate(context, history, ways)
     found = _value(context, ways, estimates, stakes, asks=is_round)
@@ -185,7 +185,7 @@ def _find_causes(context: ChoiceContext) -> Mapping[str, float]:
 
 
 def _end(found: StepChoice) -> Choice:
-    """Return the choice of a person, or of no further attempt, with what the best attempt would be."""
+    """Return the choice of a person, or of no further attempt, and name the best attempt."""
     best = next((each for each in found.valued if each.name not in (ASK, STOP)), None)
     told = "" if best is None else f": {best.name} has a {best.chance:.0%} chance for {best.price:.2f} USD"
     reason = ChoiceReason("not_worth_it", best.name if best else "", told, _encode(found))

@@ -8,8 +8,6 @@ from chargehand.core.choices import GreenChange
 from chargehand.core.records import Finding
 from chargehand.decisions.assessment import PromotionFacts, assess_promotion
 
-RISK_RULE = "promotion_risk"
-
 
 class RiskReview(Struct, frozen=True, kw_only=True):
     """Asks for a review from a probability `limit` on, 0 to 1."""
@@ -31,4 +29,4 @@ class RiskReview(Struct, frozen=True, kw_only=True):
             f"all checks pass, and still the change is wrong with a probability of {risk:.0%} (changed lines:"
             f" {change.changed_lines}, top-level directories: {change.areas}, attempt: {change.attempts})"
         )
-        return Finding(rule=RISK_RULE, severity="warning", path=".", message=message, needs_person=True)
+        return Finding(rule="promotion_risk", severity="warning", path=".", message=message, needs_person=True)

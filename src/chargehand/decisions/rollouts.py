@@ -72,7 +72,7 @@ class RolloutState(Struct, frozen=True, kw_only=True):
 
 
 def is_member(name: str, percent: float, project: str) -> bool:
-    """Return whether a roll-out holds a project; one that does keeps it at each higher percentage."""
+    """Return whether a roll-out holds a project; it keeps it at each higher percentage."""
     digest = hashlib.sha256(f"{name}\0{project}".encode()).digest()
     return int.from_bytes(digest[:8]) < percent / 100 * 2**64
 
@@ -188,7 +188,7 @@ class SequentialGuard:
         self.is_lower = self.is_lower or is_lower
 
     def _bet(self, *rates: float) -> float:
-        """Return the logarithm of what a bet on the success rates outside and inside pays for the block."""
+        """Return the logarithm of the gain of a bet on the success rates outside and inside pays for the block."""
         sides = zip(rates, self.sides, self._before, strict=True)
         block = [(rate, now.good - was.good, now.outcomes - was.outcomes) for rate, now, was in sides]
         middle = sum(rate * all_ for rate, _, all_ in block) / sum(all_ for _, _, all_ in block)
@@ -237,7 +237,7 @@ def _read_sides(name: str, rollout: RolloutConfig, history: ChoiceHistory) -> It
     """Yield for each counted outcome whether it is inside, its project, and whether it is good.
 
     Later attempts of a mission do not count: they would count hard tasks more often. Inside, outcomes count only
-    for the model that the roll-out has now: with another model it begins anew.
+    for the model that the roll-out has now: with another model it begins again.
     """
     seen = set[str]()
     for each in history.outcomes:

@@ -84,7 +84,7 @@ def end_attempts(
 ) -> SampledEnds:
     """Return how the attempts end: at the first green one, at a limit, or after the last one.
 
-    An attempt that reaches `attempt_usd` is red. Cost or time is 0 where it is unknown.
+    An attempt that reaches `attempt_usd` is red. An unknown cost or time is 0.
     """
     shape = sampled.green.shape
     costs = np.zeros(shape) if sampled.costs is None else sampled.costs

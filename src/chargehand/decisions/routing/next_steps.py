@@ -1,4 +1,4 @@
-"""The best way to go on after failed attempts on a task: a finite Markov decision process over what is untried.
+"""The best way to go on after failed attempts on a task: a finite Markov decision process over the untried steps.
 
 A state is the set of steps that were tried since and were red. A step costs its price and solves the task with a
 chance that falls with each red one, because difficulty is shared. A person or no further attempt end the process.
@@ -96,7 +96,7 @@ def _limit(steps: Sequence[PossibleStep]) -> list[PossibleStep]:
 
 
 def _chances_red(steps: Sequence[PossibleStep], draw: StepDraw) -> list[float]:
-    """Return for each set of steps (a bit mask) the chance that none solves the task."""
+    """Return for each set of steps (a bit mask) the chance that all fail."""
     arms = [arm for step in steps for arm in step.arms]
     reds = [
         [[1 - chance for chance in row] for row in solve_chances(float.fromhex(arm.skill), draw.rho)]

@@ -198,7 +198,7 @@ class StepDraw(Struct, frozen=True, kw_only=True):
     """All numbers that a choice of the next step was computed from, as in `RouterDraw`.
 
     `mendable` is the probability, as hex float, that an attempt can help at all. `person_price` is the cost of
-    asking a person in USD, `None` if nobody can be asked, `person_chance` the chance that this solves the task.
+    asking a person in USD, `None` if that is not possible, `person_chance` the chance that this solves the task.
     """
 
     rho: float

@@ -49,7 +49,7 @@ _PART_WEIGHTS = np.tile(np.array([weight for _, weight in FAMILY]), (len(DIFFICU
 _RHO = np.array(RHOS)
 _START = np.tile(_WEIGHTS, (len(RHOS), 1))
 _PART_START = np.tile(_PART_WEIGHTS, (len(RHOS), 1, 1))
-# What a difficulty and a family's own part add to a skill, for each weight.
+# The sum of a difficulty and a family's own part, which is added to a skill, for each weight.
 _HARD = np.sqrt(_RHO)[:, None, None] * _POINTS[:, None] + math.sqrt(FAMILY_SHARE) * _PARTS
 _ROOT2, _ROOT_2PI = math.sqrt(2), math.sqrt(2 * math.pi)
 _erfc = np.frompyfunc(math.erfc, 1, 1)

@@ -185,7 +185,7 @@ class Coordinator:
                 notes = await asyncio.to_thread(read_notes, self._look, move.task, *missions)
                 # With several candidates only the chosen one delegates.
                 added = await self._add_delegations(move.task, *((move.mission,) if move.mission else ()))
-                declined = self._declined(move.task, "stop", move.choice)
+                declined = self._explain_decline(move.task, "stop", move.choice)
                 end = self._end_of(move.task, move.outcome, move.reason)
                 self._journal.record(*notes, *added, *declined, end)
             case d.Ask():
@@ -357,10 +357,10 @@ class Coordinator:
             options=move.options,
             kind="decision",
         )
-        declined = self._declined(move.task, "ask", move.choice)
+        declined = self._explain_decline(move.task, "ask", move.choice)
         self._journal.record(*declined, self._journal.limited(asked), durable=True)
 
-    def _declined(
+    def _explain_decline(
         self, task: str, action: Literal["ask", "stop"], choice: tuple[ChoiceReason, ...]
     ) -> tuple[RetryDeclined, ...]:
         """Return the event for a round that is possible and not worth it, none if it was not chosen by value."""
