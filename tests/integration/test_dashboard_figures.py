@@ -28,8 +28,8 @@ from chargehand.core.choices import (
 )
 from chargehand.core.clock import SteppedClock
 from chargehand.core.events import read_payload
-from chargehand.core.mission_events import AttemptFinished, MissionFinished, RetryDeclined
-from chargehand.core.records import AttemptStatus, Checkpoint, MissionStatus
+from chargehand.core.mission_events import AttemptFinished, ForecastMade, MissionFinished, RetryDeclined
+from chargehand.core.records import AttemptStatus, Band, Checkpoint, MissionForecast, MissionStatus
 from chargehand.decisions.learned import LearnedRules
 from chargehand.reports.alerting.watch import AlertWatch
 from chargehand.reports.choices import explain_choices
@@ -168,8 +168,14 @@ def test_costs_times_and_counts_are_those_of_the_log(served: Served, open_page: 
     assert cells(page, "By model") == by_model
 
 
-def test_candidates_and_causes_of_a_choice_are_those_of_its_record(
-    served: Served, open_page: test_dashboard.Open
+@pytest.fixture
+def learning(tmp_path: Path) -> Iterator[Served]:
+    with serving(environment(tmp_path) | {"CHARGEHAND_DECISIONS_LEARNED": "true"}, tmp_path) as made:
+        yield made
+
+
+def test_candidates_causes_and_forecast_of_a_mission_are_those_of_its_record(
+    learning: Served, open_page: test_dashboard.Open
 ) -> None:
     one = PossibleCandidate(agent=AgentFacts(name="native"), model=KnownModel(name="one"), breaker="closed")
     red = ChoiceOutcome(candidate=one.candidate, is_good=False, cost_usd=2.5, kind="p")
@@ -183,12 +189,23 @@ def test_candidates_and_causes_of_a_choice_are_those_of_its_record(
     many = ChoiceHistory(outcomes=tuple(replace(red, work=str(number)) for number in range(30)))
     declined = LearnedRules().choose(context, many)
     assert declined.action == "stop"
-    with served.reader() as reader:
+    with learning.reader() as reader:
         (mission,) = record_missions(reader, 1)
         reader.store.log.append(mission, RetryDeclined(action="stop", attempt=2, reasons=declined.reasons))
         known = explain_choices(reader, mission).choices[-1].learned
+        forecast = MissionForecast(
+            chance=0.6,
+            cost_usd=Band(middle=1.5, low=0.5, high=3.0),
+            seconds=Band(middle=90.0, low=30.0, high=600.0),
+            person_seconds=None,
+            unlimited=0.6,
+            enough_usd=2.0,
+            outcomes=30,
+        )
+        reader.store.log.append(mission, ForecastMade(after=0, forecast=forecast))
+        reader.store.log.append(mission, MissionFinished(status="failed", reasons=()))
     assert known is not None
-    page = open_page(served, f"/missions/{mission}/choices")
+    page = open_page(learning, f"/missions/{mission}/choices")
     expect(page.get_by_role("heading", name="no further attempt")).to_be_visible()
     assert cells(page, "Candidates") == {
         each.name: [
@@ -200,6 +217,9 @@ def test_candidates_and_causes_of_a_choice_are_those_of_its_record(
     }
     expect(page.get_by_text("model too weak")).to_be_visible()
     expect(page.get_by_text("it gives the same numbers")).to_be_visible()
+    bands = page.get_by_role("list", name="80 % bands").get_by_role("listitem")
+    expect(bands).to_have_text(["Cost$0.50 to $3.00; so far $0.00", "Time30 s to 10 m 00 s; so far 0.0 s"])
+    expect(page.get_by_text("It ended failed")).to_be_visible()
 
 
 # --- alerts

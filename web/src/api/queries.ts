@@ -7,6 +7,7 @@ import type {
   CheckpointsDocument,
   DiffDocument,
   FileDifference,
+  ForecastDocument,
   MissionChoices,
   MissionDetails,
   MissionPage,
@@ -68,6 +69,14 @@ export const choicesQuery = (mission: string) =>
   queryOptions({
     queryKey: ["mission", mission, "choices"],
     queryFn: ({ signal }) => get<MissionChoices>(`${missionPath(mission)}/choices`, signal),
+  });
+
+/** Not repeated after an error: decisions that are not learned have no forecasts. */
+export const forecastQuery = (mission: string) =>
+  queryOptions({
+    queryKey: ["mission", mission, "forecast"],
+    queryFn: ({ signal }) => get<ForecastDocument>(`${missionPath(mission)}/forecast`, signal),
+    retry: false,
   });
 
 export const reportQuery = (mission: string) =>

@@ -6,6 +6,7 @@ import { Loaded } from "../../design/states";
 import { clock, count, money, plainText } from "../../format";
 import { useNow } from "../../useNow";
 import "./choices.css";
+import { ForecastCard } from "./ForecastCard";
 
 type Learned = NonNullable<ExplainedChoice["learned"]>;
 
@@ -22,6 +23,7 @@ export default function ChoicesTab({ mission }: { mission: MissionDetails }) {
     <Loaded query={useQuery(choicesQuery(mission.mission))} label="Reading the choices">
       {({ choices }) => (
         <div className="stack">
+          {choices.some(({ learned }) => learned) && <ForecastCard mission={mission.mission} />}
           {choices.length === 0 && <p className="soft">No choice of agent or model is recorded with its reasons.</p>}
           {choices.map((choice) => (
             <section key={choice.line} className="card stack">
