@@ -216,7 +216,7 @@ def masked(result: Completed) -> tuple[int, str, str]:
 
     def mask(text: str) -> str:
         text = re.sub(r"chg_[\w-]+", "SECRET", text)
-        text = re.sub(r"\b[mtq]-[0-9a-z]{8,}|\b[0-9a-f]{12,64}\b|chargehand_[\w-]+", "ID", text)
+        text = re.sub(r"\b[amtq]-[0-9a-z]{8,}|\b[0-9a-f]{12,64}\b|chargehand_[\w-]+", "ID", text)
         text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)", "TIME", text)
         return re.sub(r"\d+(\.\d+)?(e-\d+)?|mend-\w+", "N", text)
 
@@ -240,6 +240,12 @@ CHANGES = (
     ("mission promote", "{waiting}", "--reason", "looked at"),
     ("mission rollback", "{waiting}"),
     ("mission rollback", "{waiting}"),
+    ("feedback", "{waiting}", "bad", "--note", "it breaks"),
+    ("feedback", "{waiting}", "good", "--attempt", "1", "--hunk", "f.txt:1"),
+    ("feedback", "{waiting}"),
+    ("feedback", "{waiting}", "--retract"),
+    ("feedback", "{waiting}", "--retract"),
+    ("decision look", "{waiting}"),
     ("mission discard", "{other}"),
     ("mission cancel", "{other}"),
     ("mission continue", "{other}", "and more", "--detach", "--attempts", "1"),

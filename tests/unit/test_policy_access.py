@@ -32,12 +32,13 @@ EXPECTED = {
     "audit.verify": ("operator", "read"),
     **dict.fromkeys(
         [f"mission.{each}" for each in ("start", "pause", "resume", "cancel", "send", "answer", "fork")]
-        + ["mission.continue", "mission.restore", "mission.replan"]
+        + ["mission.continue", "mission.restore", "mission.replan", "mission.look"]
         + ["action.cancel", "agent.probe", "model.probe", "alert.test"],
         ("operator", "steer"),
     ),
     **dict.fromkeys(
-        [f"mission.{each}" for each in ("approve", "promote", "discard", "rollback")] + ["action.answer"],
+        [f"mission.{each}" for each in ("approve", "promote", "discard", "rollback", "feedback")]
+        + ["action.answer"],
         ("operator", "decide"),
     ),
     "review.decide": ("viewer", "decide"),

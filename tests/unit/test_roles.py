@@ -303,6 +303,8 @@ def test_every_event_type_has_a_mission_step_or_is_listed_without_a_step() -> No
             "message.sent",
             "question.answered",
             "checkpoint.restored",
+            "feedback.given",
+            "feedback.retracted",
         ),
         *(name for name in event_types() if name.startswith("action.") and name != "action.judged"),
     }

@@ -121,7 +121,11 @@ def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionD
     problems = reader.mission_reader.problems(state.id)
     failures = explain_failures(reader.store, state)
     waiting = waiting_tasks((state, *children_of(reader, state.id))).get(state.id, ())
-    return state, mission_details(state, places, waits, problems, failures, waiting)
+    from chargehand.core.truth import TRUTH_TYPES, MissionTruth  # lists do not need it
+
+    truth = MissionTruth.of(reader.store.log.read(state.id, types=TRUTH_TYPES))
+    details = mission_details(state, places, waits, problems, failures, waiting, truth.promotions, truth.feedback)
+    return state, details
 
 
 def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:

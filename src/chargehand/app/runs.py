@@ -19,6 +19,7 @@ from chargehand.agents.roles import DEVELOPER, Role
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, agent_choice, choose_for_request
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
+from chargehand.app.truths import look_quietly
 from chargehand.app.wiring.session import ConfiguredBase, ProjectBase, Session, WorkPlaces
 from chargehand.app.wiring.tiers import require_tier
 from chargehand.configuration.areas import meet_areas
@@ -308,6 +309,7 @@ def prepare_run(app: App, request: RunRequest, *, confirm_trust: ConfirmTrust | 
     found = app.preparation.configured(
         request.repo, revision=request.base, directory=request.directory, options=request.configuration()
     )
+    look_quietly(app, found.project.id)  # first: the choice learns from what it finds
     choice = _assign_ready(app, found, found.resolved, request).choice
     require_tier(found.resolved.config.sandbox.tier)
     # Before anything is paid: the result could not be exported.

@@ -36,6 +36,8 @@ _SCAN_SECONDS = 0.2
 _POLL_SECONDS = 0.3
 # How often a worker checks for lost work, and for missions that another worker left to be woken.
 _CHECK_SECONDS = 2.0
+# How often it looks for the fates of promotions.
+_LOOK_SECONDS = 3600.0
 # Without a scan for this long, no worker was at work: a slow machine may miss a few scans.
 _ABSENT_SECONDS = 10.0
 _IDLE_SCANS = 5
@@ -86,6 +88,7 @@ class Worker:
         that is not reachable. A worker that was given up must join again, under another id, before it works again.
         Raises `StoreError`, `TierUnavailableError`, and `InfrastructureError` if it cannot begin.
         """
+        from chargehand.app.truths import look_quietly
         from chargehand.durable.engine import Engine
         from chargehand.reports.live_output import remove_unneeded_output
 
@@ -109,6 +112,8 @@ class Worker:
             await asyncio.to_thread(remove_unneeded_output, app)
             idle = 0
             next_check = 0.0
+            # Each mission that starts looks too, at those of its project.
+            next_look, looking = time.monotonic() + _CHECK_SECONDS, asyncio.create_task(asyncio.sleep(0))
             while not self._is_ending:
                 check = time.monotonic() >= next_check
                 if check:
@@ -116,6 +121,9 @@ class Worker:
                 if check or self._news.is_set() or self._seconds_to_next() <= 0:
                     self._news.clear()  # before the scan: later news is for the next one
                     await asyncio.to_thread(self._wake)
+                if time.monotonic() >= next_look and looking.done():
+                    next_look = time.monotonic() + _LOOK_SECONDS
+                    looking = asyncio.create_task(asyncio.to_thread(look_quietly, app))
                 found = await self._hand_over_missions(engine, check=check)
                 busy = found or engine.active() or (sleepers and self._asleep)
                 idle = 0 if busy else idle + 1
@@ -126,6 +134,7 @@ class Worker:
                         await self._news.wait()
             # Missions need the order first: the engine waits for running work before it closes.
             app.controls.stop_all("release")
+            await looking
 
     @property
     def _is_ending(self) -> bool:

@@ -1,13 +1,20 @@
-"""`chargehand decision`, explained choices, and `chargehand knowledge`, belief networks and questions to them."""
+"""`chargehand decision` and `feedback`: choices, and how they turned out; `knowledge`: belief networks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from chargehand.cli.terminal.options import CommandGroup, complete_missions, json_option, mission_argument
+from chargehand.cli.terminal.options import (
+    CommandGroup,
+    complete_missions,
+    json_option,
+    mission_argument,
+    named_mission_argument,
+    repo_option,
+)
 
 if TYPE_CHECKING:
     from chargehand.cli.terminal.output import Output
@@ -296,6 +303,72 @@ def _outcomes(side: RolloutSide) -> str:
         return "-"
     projects = f"{side.projects} project" + ("" if side.projects == 1 else "s")
     return f"{side.good} of {side.outcomes} ({side.rate:.0%}), {projects}"
+
+
+@decision.command()
+@click.argument("mission", required=False, shell_complete=complete_missions)
+@repo_option
+@json_option
+def look(mission: str | None, repo: Path | None, out: Output) -> None:
+    """Look for the fates of promoted changes on their branches, and record them.
+
+    A change survived, was rolled back, was reverted by a later commit, or was rewritten: the branch lost it.
+    Without MISSION it looks at the recent promotions of the project.
+
+    \b
+    Example:
+      chargehand decision look last
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.truths import look_at_promotions
+
+    with App.open() as app:
+        project = app.projects.find(repo).id if mission is None else None
+        looked = look_at_promotions(app, mission, project=project)
+    out.document(looked)
+    if not looked.promotions:
+        out.text("There are no promotions to look at.")
+        return
+    rows = [
+        (found.mission, each.commit[:12], each.branch or "-", each.fate or "open", found.note)
+        for found in looked.promotions
+        for each in (found.promotion,)
+    ]
+    out.table(("MISSION", "COMMIT", "BRANCH", "FATE", "NOTE"), rows)
+
+
+@click.command()
+@named_mission_argument
+@click.argument("word", required=False, type=click.Choice(["good", "bad"]))
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="The attempt, by default the promoted or last."
+)
+@click.option("--hunk", metavar="PATH:LINE", help="The place of its change that the word is about.")
+@click.option("--note", metavar="TEXT", default="", help="The reason, for other people.")
+@click.option("--retract", is_flag=True, help="Take back your own words on the mission, or on the attempt.")
+@json_option
+def feedback(mission: str, word: Any, out: Output, **options: Any) -> None:
+    """Say whether a result is good or bad; choices of agents and models learn from that.
+
+    The last word counts. It counts more than the fate of the change, but not for an attempt that failed or is red.
+
+    \b
+    Examples:
+      chargehand feedback last bad --note "it breaks on empty input"
+      chargehand feedback last --retract
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.truths import give_feedback
+
+    with App.open() as app:
+        recorded = give_feedback(app, mission, word=word, **options)
+    out.document(recorded)
+    if recorded.warning:
+        out.text(f"It does not count: {recorded.warning}.")
+    word_rows = [
+        ("good" if each.good else "bad", each.place or "-", each.identity, each.note) for each in recorded.feedback
+    ]
+    out.table(("WORD", "PLACE", "BY", "NOTE"), word_rows)
 
 
 _LEFT_OUT = {

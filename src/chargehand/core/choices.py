@@ -256,6 +256,7 @@ class ChoiceOutcome(Struct, frozen=True, kw_only=True):
 
     `work` is the mission that it was done for, or `task_work` of a task of a plan; `kind` as in `ChoiceContext`.
     `rollouts` are the reasons `OF_ROLLOUTS` of the mission's choice.
+    `proved_right` is the last word on a good result, by a person or by its fate after promotion, if there is one.
     """
 
     candidate: Candidate
@@ -265,6 +266,7 @@ class ChoiceOutcome(Struct, frozen=True, kw_only=True):
     work: str = ""
     rollouts: tuple[ChoiceReason, ...] = ()
     seconds: float | None = None
+    proved_right: bool | None = None
 
 
 class ChoiceHistory(Struct, frozen=True, kw_only=True):

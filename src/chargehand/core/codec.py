@@ -1,9 +1,13 @@
-"""Typed decoding of JSON and MessagePack with msgspec; several threads may decode a class for the first time."""
+"""Typed decoding of JSON and MessagePack with msgspec, and plain values of documents.
+
+Several threads may decode a class for the first time.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -13,6 +17,7 @@ _D = TypeVar("_D")
 # msgspec 0.22 crashed when two threads decoded a class for the first time: only one thread prepares a class.
 _LEARNING = threading.RLock()
 _JSON: dict[object, msgspec.json.Decoder[Any]] = {}
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
 _PACKED: dict[object, msgspec.msgpack.Decoder[Any]] = {}
 
 
@@ -74,3 +79,24 @@ def _learnt(kind: Any, known: dict[object, _D], make: Callable[[Any], _D]) -> _D
             if found is None:
                 found = known[kind] = make(kind)
     return found
+
+
+def to_json(value: object) -> Any:
+    """Return `value` as JSON values; a path's bytes that are not UTF-8 are shown as `\\xNN`."""
+    return _without_surrogates(msgspec.to_builtins(value))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATES.sub(_escape_byte, value)
+    if isinstance(value, Mapping):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(item) for item in value]
+    return value
+
+
+def _escape_byte(found: re.Match[str]) -> str:
+    # Python shows a byte B of a path that is not UTF-8 as U+DC00 + B; other surrogates have no meaning.
+    code = ord(found[0]) - 0xDC00
+    return f"\\x{code:02x}" if 0x80 <= code <= 0xFF else "\N{REPLACEMENT CHARACTER}"

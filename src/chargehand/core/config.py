@@ -369,6 +369,7 @@ class DecisionsConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     explore: Annotated[bool, KeySpec("also try agents and models to learn more of them")] = True
+    survival_days: Annotated[int, KeySpec("days on its branch after which a promoted change counts as right")] = 7
 
 
 # Read from the user's own configuration alone, as [decisions] is.

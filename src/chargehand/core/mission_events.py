@@ -14,6 +14,7 @@ from chargehand.core.records import (
     ChoiceReason,
     Conflict,
     Export,
+    Fate,
     MissionForecast,
     MissionRequest,
     MissionStatus,
@@ -224,7 +225,7 @@ class StepFinished(Payload, frozen=True, kw_only=True):
 
 @event("agent.selected")
 class AgentSelected(Payload, frozen=True, kw_only=True):
-    """The agent was selected, with the reason in words and as data (none in older logs)."""
+    """The agent was selected, with the reason in words and as data (empty in older logs)."""
 
     agent: str
     kind: str
@@ -439,6 +440,38 @@ class MissionRolledBack(Payload, frozen=True, kw_only=True):
     commit: str
     tree: str
     tasks: tuple[str, ...] = ()
+
+
+@event("promotion.followed")
+class PromotionFollowed(Payload, frozen=True, kw_only=True):
+    """A look at `branch` found the fate of a promoted `commit`; the commit `by` shows it, "" without a single one.
+
+    After `merged` there is one more, with the final fate; the first final fate of a commit counts.
+    """
+
+    commit: str
+    fate: Fate
+    branch: str
+    by: str = ""
+
+
+@event("feedback.given")
+class FeedbackGiven(Payload, frozen=True, kw_only=True):
+    """A person judged an attempt, or the `place` (`PATH:LINE`) of its change; replaces their word on the same."""
+
+    identity: str
+    attempt: str
+    good: bool
+    place: str = ""
+    note: str = ""
+
+
+@event("feedback.retracted")
+class FeedbackRetracted(Payload, frozen=True, kw_only=True):
+    """A person retracted all their feedback on an attempt, or on the whole mission (""), as if never given."""
+
+    identity: str
+    attempt: str = ""
 
 
 @event("checkpoint.restored")

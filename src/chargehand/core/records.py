@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -110,6 +111,10 @@ AttemptStatus = Literal["running", "succeeded", "refused", "failed", "timed_out"
 # `degraded`: inspection could not read the whole tree in time. Such a tree is refused, never promoted.
 VerdictStatus = Literal["green", "no_worse", "red", "degraded", "missing"]
 ExportState = Literal["done", "pending", "blocked"]
+# The fate of a promoted change on its branch. After `merged`, by a person, another one follows.
+Fate = Literal["merged", "survived", "reverted", "rewritten", "rolled_back"]
+# Whether a branch contains a change: `undone` by a later commit, or `absent`: never seen on the branch.
+Presence = Literal["present", "undone", "absent"]
 CheckStatus = Literal["passed", "failed", "timed_out", "missing", "error"]
 VerdictScope = Literal["base", "attempt", "merged"]
 
@@ -418,3 +423,44 @@ class Alert(Struct, frozen=True, kw_only=True):
     told: str = ""
     told_count: int = 0
     ended: str = ""
+
+
+class Promotion(Struct, frozen=True, kw_only=True):
+    """A promoted commit, the attempt that made it ("" if it is not known), and its base.
+
+    `branch` is the branch that has the change since `landed` (ISO 8601, UTC): it was applied there, or a look
+    found it merged; both are "" before. `fate` is final, and `by` the commit that shows it.
+    """
+
+    attempt: str
+    commit: str
+    base: Base
+    branch: str = ""
+    landed: str = ""
+    fate: Fate | None = None
+    by: str = ""
+
+    def judge(self, presence: Presence, now: datetime, *, days: int) -> Fate | None:
+        """Return the fate that a look at the branch proves, `None` while it is open.
+
+        A change survives if the branch has it `days` after it landed. If the clock went back, that is later.
+        """
+        if presence == "undone":
+            return "reverted"
+        if presence == "absent":
+            return "rewritten" if self.landed else None
+        if not self.landed:
+            return "merged"
+        passed = (now - datetime.fromisoformat(self.landed)).total_seconds()
+        return "survived" if passed >= days * 86_400 else None
+
+
+class Feedback(Struct, frozen=True, kw_only=True):
+    """A person's word on an attempt, as in `FeedbackGiven`, given at `time` (ISO 8601, UTC)."""
+
+    identity: str
+    attempt: str
+    good: bool
+    place: str
+    note: str
+    time: str

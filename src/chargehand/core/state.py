@@ -237,6 +237,11 @@ class AttemptState(Struct, frozen=True, kw_only=True):
     usage: AttemptUsage = AttemptUsage()
 
     @property
+    def ended_well(self) -> bool:
+        """Whether later words about its result count: none outweighs a failure or a red verdict."""
+        return self.status == "succeeded" and self.verdict != "red"
+
+    @property
     def cost_so_far(self) -> float | None:
         """The cost in USD until now, `None` if unknown: 0 for an open attempt that called no model yet."""
         if self.status in ("running", "lost") and not self.calls:

@@ -11,6 +11,7 @@ from chargehand.decisions.routing.records import (
     HistoryRecord,
     RouterCandidate,
     TaskBegins,
+    TruthFound,
     Verdict,
 )
 
@@ -67,11 +68,17 @@ class _KnownRecords:
         verdict: Verdict = "green" if outcome.is_good else "red"
         arm = name_arm(outcome.candidate)
         self._records.append(AttemptEnds(arm=arm, verdict=verdict, cost=outcome.cost_usd, task=work))
+        if outcome.is_good and outcome.proved_right is not None:  # no word outweighs a red verdict
+            self._records.append(TruthFound(arm=arm, is_right=outcome.proved_right, kind=outcome.kind))
 
 
 _known = _KnownRecords()
 
 
 def read_history(history: ChoiceHistory) -> Sequence[HistoryRecord]:
-    """Return the history as the router reads it; the work of outcomes is a task."""
+    """Return the history as the router reads it; the work of outcomes is a task.
+
+    The last word on a result follows its attempt directly, once, whenever it was given. So the records depend on
+    the attempts and the last words alone, and a changed word changes them from there on: they are folded again.
+    """
     return _known.read(history.outcomes)

@@ -21,6 +21,7 @@ from chargehand.app.missions import (
 from chargehand.app.missions import send_message as send_to_agent
 from chargehand.app.requests import IdempotencyKey, record_once
 from chargehand.app.runs import record_mission
+from chargehand.app.truths import give_feedback as record_feedback
 from chargehand.configuration.client_options import read_client
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import NotFoundError, RefusedError
@@ -30,7 +31,9 @@ from chargehand.mcp._records import (
     AnswerQuestion,
     DiffView,
     EventView,
+    FeedbackGivenView,
     ForecastView,
+    GiveFeedback,
     ListMissions,
     LogView,
     MissionLine,
@@ -190,7 +193,7 @@ def check_may_decide(app: App, mission: str, what: str, command: str) -> None:
         raise RefusedError(
             f"a client of the MCP server may not {what} mission {mission!r}: that is a person's decision",
             code="person_needed",
-            hint=f"ask your person to run `chargehand mission {command}`; `[server] may_decide = true` in the "
+            hint=f"ask your person to run `chargehand {command}`; `[server] may_decide = true` in the "
             "person's own configuration file lets clients decide",
         )
 
@@ -198,7 +201,7 @@ def check_may_decide(app: App, mission: str, what: str, command: str) -> None:
 def check_promote(app: App, call: PromoteMission) -> MissionView:
     """Return the state of a mission that the client may promote. Raises `RefusedError` (`person_needed`)."""
     view = mission_view(app, exact(app, call.mission))
-    check_may_decide(app, view.mission, "promote", f"promote {view.mission}")
+    check_may_decide(app, view.mission, "promote", f"mission promote {view.mission}")
     return view
 
 
@@ -260,7 +263,7 @@ def answer_question(app: App, call: AnswerQuestion) -> MissionView:
             hint="mission_status shows its question",
         )
     if asked is not None and asked.asks_permission:
-        check_may_decide(app, mission, "answer a question for permission in", f"answer {mission}")
+        check_may_decide(app, mission, "answer a question for permission in", f"mission answer {mission}")
     record_answer(app, mission, check_answer(asked, call.text))
     return mission_view(app, mission)
 
@@ -290,7 +293,7 @@ def show_log(app: App, call: ShowLog) -> LogView:
 def discard(app: App, call: OneMission) -> MissionView:
     """Settle a mission as discarded. Raises `RefusedError`."""
     mission = exact(app, call.mission)
-    check_may_decide(app, mission, "discard", f"discard {mission}")
+    check_may_decide(app, mission, "discard", f"mission discard {mission}")
     discard_mission(app, mission)
     return mission_view(app, mission)
 
@@ -301,6 +304,15 @@ def cancel(app: App, call: OneMission) -> MissionView:
     state = app.mission_reader.state(mission)
     # If its result waits for a person, cancelling a mission means discarding it.
     if state.status == "waiting" and state.open_question is None:
-        check_may_decide(app, mission, "close", f"cancel {mission}")
+        check_may_decide(app, mission, "close", f"mission cancel {mission}")
     cancel_mission(app, mission)
     return mission_view(app, mission)
+
+
+def give_feedback(app: App, call: GiveFeedback) -> FeedbackGivenView:
+    """Record a person's word on a result, or its retraction. Raises `RefusedError`, `UsageError`."""
+    mission = exact(app, call.mission)
+    check_may_decide(app, mission, "judge the result of", f"feedback {mission} good|bad")
+    given = msgspec.structs.asdict(call) | {"mission": mission}
+    recorded = record_feedback(app, given.pop("mission"), **given)
+    return FeedbackGivenView(mission=mission, feedback=recorded.feedback, warning=recorded.warning)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from chargehand.core.codec import json_schema
 from chargehand.core.forecasts import PlanForecast
-from chargehand.core.records import Export, MissionForecast, QuestionKind, Reason
+from chargehand.core.records import Export, Feedback, MissionForecast, QuestionKind, Reason
 from chargehand.reports.documents import CauseDocument
 from chargehand.reports.outcome import FailureDocument
 from chargehand.workspace.depot import LineCount
@@ -87,6 +87,16 @@ class SendMessage(McpArguments, frozen=True):
 
     mission: MissionName
     text: Annotated[_Said, Meta(description="The message; the agent gets it with its next attempt.")]
+
+
+class GiveFeedback(McpArguments, frozen=True):
+    """The arguments of `give_feedback`."""
+
+    mission: MissionName
+    word: Annotated[Literal["good", "bad"] | None, Meta(description="The word of your person.")] = None
+    attempt: Annotated[int | None, Meta(description="By default the promoted or last one.")] = None
+    note: Annotated[str, Meta(max_length=2000, description="The reason, for other people.")] = ""
+    retract: Annotated[bool, Meta(description="Take earlier words back; without a word.")] = False
 
 
 class ShowDiff(McpArguments, frozen=True):
@@ -169,6 +179,14 @@ class Started(McpResult, frozen=True):
 
     created: bool
     mission: MissionView
+
+
+class FeedbackGivenView(McpResult, frozen=True):
+    """All feedback on a mission that was not retracted; `warning` if the given word does not count."""
+
+    mission: str
+    feedback: tuple[Feedback, ...]
+    warning: str | None
 
 
 class MissionLine(McpResult, frozen=True):

@@ -233,6 +233,16 @@ TOOLS = (
         call=_on_app(_missions.send_message),
     ),
     McpToolSpec(
+        name="give_feedback",
+        operation="post_missions_mission_feedback",
+        title="Judge a result",
+        description="Record your person's word on a result, good or bad, or retract it; later choices of agents "
+        "and models learn from it. A person's decision, as promote is.",
+        takes=records.GiveFeedback,
+        gives=records.FeedbackGivenView,
+        call=_on_app(_missions.give_feedback),
+    ),
+    McpToolSpec(
         name="promote",
         operation="post_missions_mission_promote",
         title="Promote a mission",

@@ -1,9 +1,25 @@
-"""Routes of recorded choices of agent and model."""
+"""Routes of recorded choices of agent and model, of the fates of promotions, and of people's feedback."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from chargehand.app import truths
+from chargehand.app.composition import App
+from chargehand.app.truths import FeedbackDocument, PromotionsDocument, Word
 from chargehand.identity.accounts import Caller
-from chargehand.operations.operation import Limit, MissionName, NamedMission, OperationTable, RestArguments
+from chargehand.operations.operation import (
+    Limit,
+    MissionName,
+    NamedMission,
+    OperationTable,
+    RestArguments,
+    Short,
+    Words,
+)
 from chargehand.reports import choices
 from chargehand.reports.choices import ChoiceList, MissionChoices, ReplayedChoices
 from chargehand.reports.reading import StateReader
@@ -23,6 +39,27 @@ class ReplayQuery(RestArguments, frozen=True):
     mission: MissionName | None = None
 
 
+class FeedbackBody(RestArguments, frozen=True):
+    """A word on an attempt, by default the promoted or last one; `retract` takes your earlier words back instead.
+
+    `hunk` is a place of its change, `PATH:LINE`.
+    """
+
+    mission: MissionName
+    word: Word | None = None
+    attempt: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
+    hunk: Words | None = None
+    note: Annotated[str, Meta(max_length=2000)] = ""
+    retract: bool = False
+
+
+class LookBody(RestArguments, frozen=True):
+    """The promotions to look for: those of a mission, else the recent ones of a project, by default of all."""
+
+    mission: MissionName | None = None
+    project: Short | None = None
+
+
 @OPERATIONS.add("GET", "/missions/{mission}/choices", action="mission.show", commands=("decision why",))
 def explain_choices(reader: StateReader, call: NamedMission, by: Caller) -> MissionChoices:
     """Explain its choices of agent and model."""
@@ -39,3 +76,17 @@ def list_choices(reader: StateReader, call: ChoicesQuery, by: Caller) -> ChoiceL
 def replay_choices(reader: StateReader, call: ReplayQuery, by: Caller) -> ReplayedChoices:
     """Compute learned choices again from their records."""
     return choices.replay_choices(reader, call.mission)
+
+
+@OPERATIONS.add("POST", "/missions/{mission}/feedback", action="mission.feedback", commands=("feedback",))
+def give_feedback(app: App, call: FeedbackBody, by: Caller) -> FeedbackDocument:
+    """Judge the result of an attempt, or retract that."""
+    given = msgspec.structs.asdict(call)
+    return truths.give_feedback(app, given.pop("mission"), **given)
+
+
+@OPERATIONS.add("POST", "/promotions/look", action="mission.look", commands=("decision look",))
+def look_at_promotions(app: App, call: LookBody, by: Caller) -> PromotionsDocument:
+    """Look on their branches for the fates of promotions, and record them."""
+    project = None if call.project is None else app.store.projects.find(call.project).id
+    return truths.look_at_promotions(app, call.mission, project=project)

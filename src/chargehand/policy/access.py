@@ -46,10 +46,10 @@ _ACTIONS: Mapping[AccessRule, str] = {
     # It reads all of the log and every stored file: work for the machine, without revealing anything.
     AccessRule("operator", "read"): "audit.verify",
     AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
-    "mission.answer mission.fork mission.continue mission.restore mission.replan action.cancel agent.probe "
-    "model.probe alert.test",
+    "mission.answer mission.fork mission.continue mission.restore mission.replan mission.look action.cancel "
+    "agent.probe model.probe alert.test",
     AccessRule("operator", "decide"): "mission.approve mission.promote mission.discard mission.rollback "
-    "action.answer",
+    "mission.feedback action.answer",
     # Notes on a change belong to one person and decide nothing; a token of a viewer cannot have the scope.
     AccessRule("viewer", "decide"): "review.decide",
     # A person's account, whatever the role; of tokens, only those with the scope to administer can make others.

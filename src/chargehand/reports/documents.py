@@ -5,14 +5,14 @@ Fields are printed in order of declaration. An unknown value is null, never 0 or
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from chargehand.core.attempt_events import MessageReceived, ReportMade, RoleChosen
 from chargehand.core.codec import decode_as
+from chargehand.core.codec import to_json as to_json  # a part of this face
 from chargehand.core.events import Event, is_damaged, read_payload
 from chargehand.core.mission_events import MergeConflicted, MessageSent, MissionQueued
 from chargehand.core.plan_events import TaskTally
@@ -20,10 +20,12 @@ from chargehand.core.records import (
     Base,
     Checkpoint,
     Export,
+    Feedback,
     Finding,
     FlakyTest,
     KnownFailures,
     MissionRequest,
+    Promotion,
     QuestionKind,
     Reason,
     Reverted,
@@ -46,8 +48,6 @@ from chargehand.reports.outcome import (
     was_rolled_back,
 )
 from chargehand.store.chain import AuditProblem
-
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +230,7 @@ class MissionDetails(Document, frozen=True):
 
     With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its
     current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches.
+    `feedback` is what was not retracted; it counts for attempts that ended well.
     """
 
     mission: str
@@ -269,6 +270,8 @@ class MissionDetails(Document, frozen=True):
     tree: str | None
     applied: Export | None
     deliveries: tuple[TargetDelivery, ...]
+    promotions: tuple[Promotion, ...]
+    feedback: tuple[Feedback, ...]
     verdicts: list[Verdict]
     conflicts: list[MergeConflicted]
     network: NetworkUse
@@ -383,11 +386,14 @@ def mission_details(
     damaged: Sequence[AuditProblem] = (),
     failures: tuple[FailureDocument, ...] = (),
     waiting: tuple[WaitingTask, ...] = (),
+    promotions: tuple[Promotion, ...] = (),
+    feedback: tuple[Feedback, ...] = (),
 ) -> MissionDetails:
     """Return all details of a mission.
 
     `places` are the kinds of sandboxes that it used, `damaged` the problems of its log, `failures` come from
-    `explain_failures`, `waiting` are the tasks of a coordinator that wait for a person.
+    `explain_failures`, `waiting` are the tasks of a coordinator that wait for a person, `promotions`
+    and `feedback` those of its `MissionTruth`.
     """
     known: dict[str, Any] = _outline(state) | {
         "base": state.base,
@@ -416,6 +422,8 @@ def mission_details(
         tree=state.tree,
         applied=state.applied,
         deliveries=tuple(state.deliveries.values()),
+        promotions=promotions,
+        feedback=feedback,
         verdicts=state.verdicts,
         conflicts=state.conflicts,
         network=state.network,
@@ -527,24 +535,3 @@ def money_document(attempt: AttemptState) -> MoneyDocument:
         booked_usd=attempt.booked_usd,
         differing=sums if sums_differ(attempt) else None,
     )
-
-
-def to_json(value: object) -> Any:
-    """Return `value` as JSON values; a path's bytes that are not UTF-8 are shown as `\\xNN`."""
-    return _without_surrogates(msgspec.to_builtins(value))
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return _SURROGATES.sub(_escape_byte, value)
-    if isinstance(value, Mapping):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_surrogates(item) for item in value]
-    return value
-
-
-def _escape_byte(found: re.Match[str]) -> str:
-    # Python shows a byte B of a path that is not UTF-8 as U+DC00 + B; other surrogates have no meaning.
-    code = ord(found[0]) - 0xDC00
-    return f"\\x{code:02x}" if 0x80 <= code <= 0xFF else "\N{REPLACEMENT CHARACTER}"

@@ -264,7 +264,7 @@ class ProjectFinder:
             has_missions=lambda project: bool(log.missions(project=project, limit=1)),
         )
 
-    def mission_repository(self, state: MissionState) -> Repository:
+    def mission_repository(self, state: MissionSummary) -> Repository:
         """Return the repository of a mission's project, at its current path.
 
         Raises `RepositoryError` (`repository_gone`) if it is at no known path and is not the working directory.
@@ -300,7 +300,7 @@ class ProjectFinder:
             home = self._reader.home / "projects" / project.id
             return Depot.open(home, repository=repository or project.path, room=self.room)
 
-    def mission_depot(self, state: MissionState) -> Depot:
+    def mission_depot(self, state: MissionSummary) -> Depot:
         """Open the depot that holds a mission's trees. Raises `RepositoryError` if its repository is gone."""
         found = self.mission_repository(state)
         return self.depot(mission_project(state, found), repository=found)
@@ -332,12 +332,12 @@ def server_secret(server: str) -> str:
     return f"{_TOKEN}_{words}_{hashlib.sha256(server.encode()).hexdigest()[:8].upper()}"
 
 
-def mission_project(state: MissionState, repository: Repository) -> ProjectRow:
+def mission_project(state: MissionSummary, repository: Repository) -> ProjectRow:
     """Return the project of a mission, at a place of its repository."""
     return ProjectRow(id=state.project, path=repository.path, name=repository.path.name)
 
 
-def repository_of(state: MissionState) -> Path:
+def repository_of(state: MissionSummary) -> Path:
     """Return the path of a mission's repository. Raises `RepositoryError` (`repository_gone`)."""
     if not Path(state.repository).is_dir():
         raise RepositoryError(

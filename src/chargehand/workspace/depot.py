@@ -60,7 +60,7 @@ from chargehand.workspace.tree.objects import (
 _PLAIN_REF = late_pattern(r"refs(/[A-Za-z0-9_-]+)+")
 _LINKED = "refs/chargehand/linked"  # this commit and its ancestors are here: fetches stop at it
 # Whatever attributes and configuration say: no program is run, and a rename is a deletion and an addition.
-_DIFF = ("--no-textconv", "--no-ext-diff", "--no-renames", "--no-color", "--submodule=short", "-r")
+DIFF_OPTIONS = ("--no-textconv", "--no-ext-diff", "--no-renames", "--no-color", "--submodule=short", "-r")
 # `allowAnySHA1InWant`: the user's git fetches a commit by its id, which need not be the tip of a ref.
 _CONFIG = """\
 [core]
@@ -312,11 +312,11 @@ class Depot:
 
     def patch(self, old: str, new: str, paths: Sequence[str] = ()) -> bytes:
         """Return the difference of two trees as a patch that `git apply` accepts, binary files included."""
-        return self.git("diff-tree", "-p", "--binary", "--full-index", *_DIFF, old, new, "--", *paths).out
+        return self.git("diff-tree", "-p", "--binary", "--full-index", *DIFF_OPTIONS, old, new, "--", *paths).out
 
     def numstat(self, old: str, new: str) -> tuple[LineCount, ...]:
         """Return the numbers of lines that each differing path gained and lost."""
-        listed = self.git("diff-tree", "--numstat", "-z", *_DIFF, old, new, "--").out.split(b"\0")
+        listed = self.git("diff-tree", "--numstat", "-z", *DIFF_OPTIONS, old, new, "--").out.split(b"\0")
         counts = [line.split(b"\t", 2) for line in listed if line]
         return tuple(
             LineCount(

@@ -14,7 +14,7 @@ from chargehand.core.text import printable
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.errors import GitError, RefMovedError, disk_errors
 from chargehand.workspace.host.files import hold_lock
-from chargehand.workspace.host.git import Git
+from chargehand.workspace.host.git import Git, quote_alternate
 from chargehand.workspace.tree.history import (
     NOTES,
     PROVENANCE,
@@ -125,12 +125,9 @@ def bring_objects(depot: Depot, commit: str) -> str:
             tempfile.TemporaryDirectory(prefix=_PREFIX, dir=objects, ignore_cleanup_errors=True) as place,
         ):
             aside = Path(place)
-            alternate = os.fspath(objects)
             (aside / "pack").mkdir()
             (aside / "info").mkdir()
-            if any(character in alternate for character in ':"\n'):  # git splits this list at colons
-                quoted = alternate.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-                alternate = f'"{quoted}"'
+            alternate = quote_alternate(objects)
             # `--no-prune` and `--refmap=`: no ref of the user's is touched, whatever is configured for fetches.
             done = git.within(GIT_OBJECT_DIRECTORY=str(aside), GIT_ALTERNATE_OBJECT_DIRECTORIES=alternate).run(
                 *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-gc"),

@@ -796,6 +796,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/missions/{mission}/feedback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Judge the result of an attempt, or retract that.
+         * @description Needs the role operator and the scope decide. Like `chargehand feedback`.
+         */
+        post: operations["post_missions_mission_feedback"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/promotions/look": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Look on their branches for the fates of promotions, and record them.
+         * @description Needs the role operator and the scope steer. Like `chargehand decision look`.
+         */
+        post: operations["post_promotions_look"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/actions": {
         parameters: {
             query?: never;
@@ -2542,6 +2582,27 @@ export interface components {
             artifact: string | null;
         };
         /**
+         * Feedback
+         * @description A person's word on an attempt, as in `FeedbackGiven`, given at `time` (ISO 8601, UTC).
+         */
+        Feedback: {
+            identity: string;
+            attempt: string;
+            good: boolean;
+            place: string;
+            note: string;
+            time: string;
+        };
+        /**
+         * FeedbackDocument
+         * @description `feedback`: all feedback on a mission that was not retracted; `warning` if the given word does not count.
+         */
+        FeedbackDocument: {
+            mission: string;
+            feedback: components["schemas"]["Feedback"][];
+            warning: string | null;
+        };
+        /**
          * FileDifference
          * @description One file in two trees: both texts, null if missing or larger than 1 MB, and the patch.
          */
@@ -2829,6 +2890,15 @@ export interface components {
             judged: components["schemas"]["ActionJudged"];
         };
         /**
+         * LookedPromotion
+         * @description A promotion of a mission as it is known now; `note` is the finding of a look that decides nothing.
+         */
+        LookedPromotion: {
+            mission: string;
+            promotion: components["schemas"]["Promotion"];
+            note: string;
+        };
+        /**
          * Loop
          * @description A repeated task: at most `most` runs, while or until a command succeeds on the merged result.
          *
@@ -2917,6 +2987,7 @@ export interface components {
          *
          *     With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its
          *     current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches.
+         *     `feedback` is what was not retracted; it counts for attempts that ended well.
          */
         MissionDetails: {
             mission: string;
@@ -2956,6 +3027,8 @@ export interface components {
             tree: string | null;
             applied: components["schemas"]["Export"] | null;
             deliveries: components["schemas"]["TargetDelivery"][];
+            promotions: components["schemas"]["Promotion"][];
+            feedback: components["schemas"]["Feedback"][];
             verdicts: components["schemas"]["Verdict"][];
             conflicts: components["schemas"]["MergeConflicted"][];
             network: components["schemas"]["NetworkUse"];
@@ -3628,6 +3701,33 @@ export interface components {
             tree: string;
             verdict: components["schemas"]["Verdict"] | null;
             undone_by: string | null;
+        };
+        /**
+         * Promotion
+         * @description A promoted commit, the attempt that made it ("" if it is not known), and its base.
+         *
+         *     `branch` is the branch that has the change since `landed` (ISO 8601, UTC): it was applied there, or a look
+         *     found it merged; both are "" before. `fate` is final, and `by` the commit that shows it.
+         */
+        Promotion: {
+            attempt: string;
+            commit: string;
+            base: components["schemas"]["Base"];
+            /** @default  */
+            branch: string;
+            /** @default  */
+            landed: string;
+            /** @default null */
+            fate: ("merged" | "reverted" | "rewritten" | "rolled_back" | "survived") | null;
+            /** @default  */
+            by: string;
+        };
+        /**
+         * PromotionsDocument
+         * @description `decision look`: the promotions that were looked at.
+         */
+        PromotionsDocument: {
+            promotions: components["schemas"]["LookedPromotion"][];
         };
         /**
          * ProvenanceDocument
@@ -5291,7 +5391,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches. */
+            /** @description `mission show`: all details of one mission; it begins with the keys of the result. With `damaged` lines it is based on the others, and no worker continues the mission. `budget_usd` is its current limit of costs for models; `None` without a limit. `deliveries` go to targets other than branches. `feedback` is what was not retracted; it counts for attempts that ended well. */
             200: {
                 headers: {
                     /** @description Identifies this content. */
@@ -6661,6 +6761,92 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_missions_mission_feedback: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                mission: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default null */
+                    word?: ("bad" | "good") | null;
+                    /** @default null */
+                    attempt?: number | null;
+                    /** @default null */
+                    hunk?: string | null;
+                    /** @default  */
+                    note?: string;
+                    /** @default false */
+                    retract?: boolean;
+                };
+            };
+        };
+        responses: {
+            /** @description `feedback`: all feedback on a mission that was not retracted; `warning` if the given word does not count. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FeedbackDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_promotions_look: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": {
+                    /** @default null */
+                    mission?: string | null;
+                    /** @default null */
+                    project?: string | null;
+                };
+            };
+        };
+        responses: {
+            /** @description `decision look`: the promotions that were looked at. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PromotionsDocument"];
+                };
             };
             400: components["responses"]["400"];
             401: components["responses"]["401"];

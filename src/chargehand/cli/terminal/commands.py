@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "stats": ("chargehand.cli.stats", "stats"),
         "audit": ("chargehand.cli.audit", "audit"),
         "decision": ("chargehand.cli.decisions", "decision"),
+        "feedback": ("chargehand.cli.decisions", "feedback"),
     },
     "Set up": {
         "model": ("chargehand.cli.model", "model"),

@@ -523,6 +523,16 @@ def _show_delivery(out: Output, state: MissionState, details: MissionDetails) ->
     for delivery in details.deliveries:
         why = "".join(f"; {text}" for text in (delivery.reason, delivery.remedy) if text)
         out.text(f"delivery  {delivery.target}: {delivery.state} {delivery.ref}".rstrip() + why)
+    for promotion in details.promotions:
+        where = f"on {promotion.branch} since {local_time(promotion.landed)}" if promotion.branch else "open"
+        out.text(f"fate      {promotion.commit[:12]}: {(promotion.fate or where).replace('_', ' ')}")
+    attempts = {attempt.id: attempt for attempt in state.attempts}
+    for each in details.feedback:
+        attempt = attempts.get(each.attempt)
+        which = f" on attempt {attempt.number}" if attempt is not None else ""
+        counts = "" if attempt is not None and attempt.ended_well else " (does not count)"
+        said = f"{', ' * bool(each.place)}{each.place}{': ' * bool(each.note)}{each.note}"
+        out.text(f"feedback  {'good' if each.good else 'bad'}{which} by {each.identity}{counts}{said}")
     unknown = state.unknown_events - state.damaged_events
     if unknown:
         # Mentioned because all of the above comes from the readable lines.

@@ -191,9 +191,10 @@ class RouterState(Struct, frozen=True, eq=False):
 
     def _learn(self, record: TruthFound, known: Mapping[str, RouterCandidate]) -> RouterState:
         arm = known.get(record.arm) or RouterCandidate(id=record.arm, agent=record.arm)
-        kind = self.belief(record.kind, [arm])
-        kind, _ = _learn_verdict(kind, TaskBelief(kind=record.kind), arm, record.is_right, _TRUTH_RATES)
-        return replace(self, kinds={**self.kinds, record.kind: kind})
+        before = self.belief(record.kind, [arm])
+        kind, _ = _learn_verdict(before, TaskBelief(kind=record.kind), arm, record.is_right, _TRUTH_RATES)
+        # Another word on a known attempt: `outcomes` counts attempts.
+        return replace(self, kinds={**self.kinds, record.kind: replace(kind, outcomes=before.outcomes)})
 
 
 def chances_now(task: TaskBelief, number: int, families: Sequence[str], skills: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from chargehand.core.actions import ActionAnswered, ActionAsked, ActionCreated, ActionFinished, ActionQueued
 from chargehand.core.attempt_events import (
@@ -43,6 +44,8 @@ from chargehand.core.mission_events import (
     CheckpointRestored,
     DeliveryChanged,
     ExportChanged,
+    FeedbackGiven,
+    FeedbackRetracted,
     ForecastMade,
     HeadSigned,
     MergeConflicted,
@@ -61,6 +64,7 @@ from chargehand.core.mission_events import (
     MissionRolledBack,
     MissionWorked,
     PromotionDone,
+    PromotionFollowed,
     QuestionAnswered,
     QuestionAsked,
     QuestionExpired,
@@ -89,8 +93,16 @@ from chargehand.core.plan_events import (
     TaskStarted,
 )
 from chargehand.core.ports import Spent
-from chargehand.core.records import Reason
+from chargehand.core.records import Fate, Reason
 from chargehand.core.text import shown_path
+
+_FATES: Mapping[Fate, str] = {
+    "merged": "is merged",
+    "survived": "survived",
+    "reverted": "is reverted",
+    "rewritten": "is gone",
+    "rolled_back": "is rolled back",
+}
 
 
 def describe(payload: Payload) -> str:
@@ -102,6 +114,7 @@ def describe(payload: Payload) -> str:
         _describe_start,
         _describe_message,
         _describe_question,
+        _describe_truth,
         _describe_action,
         _describe_attempt,
         _describe_sandbox,
@@ -469,6 +482,20 @@ def _describe_result(event: Payload) -> str | None:
         case MissionRolledBack():
             what = f"task {', '.join(event.tasks)} " if event.tasks else ""
             return f"{what}rolled back by {event.commit[:12]}"
+    return None
+
+
+def _describe_truth(event: Payload) -> str | None:
+    match event:
+        case PromotionFollowed():
+            where = f"from {event.branch}" if event.fate == "rewritten" else f"on {event.branch}"
+            by = f" by {event.by[:12]}" if event.by else ""
+            return f"promoted {event.commit[:12]} {_FATES[event.fate]} {where}{by}"
+        case FeedbackGiven():
+            at, note = f" at {event.place}" if event.place else "", f": {event.note}" if event.note else ""
+            return _shorten(f"{event.identity}: the result is {'good' if event.good else 'bad'}{at}{note}")
+        case FeedbackRetracted():
+            return f"{event.identity} retracted their feedback"
     return None
 
 

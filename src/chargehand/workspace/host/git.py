@@ -175,6 +175,16 @@ def _common_environment() -> dict[str, str]:
     }
 
 
+def quote_alternate(objects: Path) -> str:
+    """Return a directory of objects as a value of `GIT_ALTERNATE_OBJECT_DIRECTORIES`."""
+    path = os.fspath(objects)
+    if not any(character in path for character in ':"\n'):
+        return path
+    # Git splits the list at colons, except in a quoted path.
+    quoted = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{quoted}"'
+
+
 @lru_cache(maxsize=1)
 def git_version() -> tuple[int, int]:
     """Return the major and minor version of the git on PATH."""
