@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Struct
 
 from benchmarks.routing import BENCHMARKS, DATA, candidates_of, shuffled
-from chargehand.core.forecasts import LogNormal, PlanProspect, TaskProspect
+from chargehand.decisions.forecast_records import LogNormal, PlanProspect, TaskProspect
 from chargehand.decisions.forecasting.attempts import end_attempts, sample_attempts
 from chargehand.decisions.forecasting.plan import simulate_plan
 from chargehand.decisions.routing.records import AttemptEnds, TaskBegins

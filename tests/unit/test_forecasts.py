@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome
-from chargehand.core.forecasts import ForecastFacts, describe_forecast
 from chargehand.core.records import MissionForecast
 from chargehand.decisions.decider import Decider
+from chargehand.decisions.forecast_records import ForecastFacts, describe_forecast
 from chargehand.decisions.forecasts import forecast_mission
 
 ARM = Candidate(agent="native", model="one")

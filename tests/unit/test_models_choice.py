@@ -20,10 +20,10 @@ from chargehand.app.providers.served import (
     served_model,
 )
 from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice, agent_choice, choose_for_request
-from chargehand.core.addresses import is_loopback
 from chargehand.core.config import AgentConfig, Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.models.catalogue import find_price
+from chargehand.network.addresses import is_loopback
 
 KEY = "sesame-1234567890"
 CLOSED = "http://127.0.0.1:1"

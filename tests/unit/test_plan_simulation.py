@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from chargehand.app.simulation import simulate_capped
 from chargehand.core.errors import InfrastructureError
-from chargehand.core.forecasts import LogNormal, PlanForecast, PlanProspect, TaskProspect
+from chargehand.decisions.forecast_records import LogNormal, PlanForecast, PlanProspect, TaskProspect
 from chargehand.decisions.plan_simulation import simulate_plan
 
 SURE = 60.0

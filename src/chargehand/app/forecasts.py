@@ -12,7 +12,11 @@ from chargehand.configuration.extras import require_extra
 from chargehand.core.choices import ChoiceHistory
 from chargehand.core.config import Config
 from chargehand.core.errors import RefusedError, UsageError
-from chargehand.core.forecasts import (
+from chargehand.core.plan_events import PlanProgress
+from chargehand.core.plans import Task
+from chargehand.core.records import Band, MissionForecast, MissionRequest
+from chargehand.core.state import ENDED, MissionState, total_cost
+from chargehand.decisions.forecast_records import (
     PlanForecast,
     PlanProspect,
     TaskProspect,
@@ -21,10 +25,6 @@ from chargehand.core.forecasts import (
     describe_outcomes,
     format_span,
 )
-from chargehand.core.plan_events import PlanProgress
-from chargehand.core.plans import Task
-from chargehand.core.records import Band, MissionForecast, MissionRequest
-from chargehand.core.state import ENDED, MissionState, total_cost
 from chargehand.missions.forecasting import gather_facts
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader

@@ -22,7 +22,6 @@ from chargehand.app.providers.served import (
     with_fallbacks,
 )
 from chargehand.app.wiring.gateways import ledger_by_hand
-from chargehand.core.addresses import is_loopback
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import Ledger, Spent
 from chargehand.core.redaction import Redactor
@@ -37,6 +36,7 @@ from chargehand.models.registries import DIALECTS
 from chargehand.models.replay import ReplayUpstream, load_script
 from chargehand.models.request_matching import Divergence
 from chargehand.models.script_upstream import ScriptUpstream
+from chargehand.network.addresses import is_loopback
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App

@@ -31,12 +31,12 @@ from chargehand.configuration.edit import check_user_value, set_user_values, uns
 from chargehand.configuration.extras import has_extra
 from chargehand.configuration.locations import user_config_path
 from chargehand.configuration.records import REPOSITORY_FILE
-from chargehand.core.addresses import is_loopback
 from chargehand.core.config import Config, ModelConfig
 from chargehand.core.errors import ChargehandError, ConfigError, RepositoryError, UsageError
 from chargehand.core.ports import KeySource
 from chargehand.core.text import shown_path
 from chargehand.missions.services import DepotReader
+from chargehand.network.addresses import is_loopback
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App

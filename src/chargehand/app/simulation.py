@@ -10,7 +10,7 @@ import msgspec
 
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError
-from chargehand.core.forecasts import PlanForecast, PlanProspect
+from chargehand.decisions.forecast_records import PlanForecast, PlanProspect
 
 _SECONDS = 20.0
 _MEMORY_BYTES = 2 << 30

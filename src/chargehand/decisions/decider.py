@@ -8,8 +8,8 @@ from msgspec import Struct, field
 
 from chargehand.core.choices import Choice, ChoiceContext, ChoiceHistory, Chooser, GreenChange, find_fault
 from chargehand.core.errors import InfrastructureError
-from chargehand.core.forecasts import ForecastFacts
 from chargehand.core.records import Finding, MissionForecast
+from chargehand.decisions.forecast_records import ForecastFacts
 from chargehand.decisions.rules import FixedRules
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct
 
 from chargehand.core.choices import Candidate, ChoiceHistory
-from chargehand.core.forecasts import ForecastFacts, LogNormal, TaskProspect
 from chargehand.core.records import Band, MissionForecast
 from chargehand.decisions.arms import name_arm, read_history
+from chargehand.decisions.forecast_records import ForecastFacts, LogNormal, TaskProspect
 from chargehand.decisions.forecasting.attempts import (
     POINTS,
     SampledAttempts,

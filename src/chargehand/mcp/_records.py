@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from chargehand.core.codec import json_schema
-from chargehand.core.forecasts import PlanForecast
 from chargehand.core.records import Export, Feedback, MissionForecast, QuestionKind, Reason
+from chargehand.decisions.forecast_records import PlanForecast
 from chargehand.reports.documents import CauseDocument
 from chargehand.reports.outcome import FailureDocument
 from chargehand.workspace.depot import LineCount

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from chargehand.core.choices import task_work
 from chargehand.core.config import Config
 from chargehand.core.errors import RefusedError, WaitingError
-from chargehand.core.forecasts import ForecastFacts
 from chargehand.core.mission_events import ForecastMade, QuestionAsked
 from chargehand.core.records import MissionForecast, MissionRequest, Reason
 from chargehand.core.state import MissionState
+from chargehand.decisions.forecast_records import ForecastFacts
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services
 

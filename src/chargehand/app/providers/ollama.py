@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from chargehand.core.addresses import is_loopback
+from chargehand.network.addresses import is_loopback
 
 _OLLAMA_PORT = 11434
 _LARGEST_REPLY_BYTES = 1 << 20

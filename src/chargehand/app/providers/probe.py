@@ -20,12 +20,12 @@ from chargehand.app.providers.served import (
     require_key,
     served_model,
 )
-from chargehand.core.addresses import is_loopback
 from chargehand.core.config import LimitsConfig, ModelConfig
 from chargehand.core.errors import UpstreamError, UsageError, nearest
 from chargehand.core.ports import KeySource
 from chargehand.core.text import printable
 from chargehand.models.contract import Dialect, ModelCall, ServedModel, UpstreamReply
+from chargehand.network.addresses import is_loopback
 
 if TYPE_CHECKING:
     from chargehand.models.catalogue import Reported

@@ -15,7 +15,6 @@ import httpx
 import msgspec
 
 from chargehand import __version__
-from chargehand.core.addresses import is_loopback
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import (
     ChargehandError,
@@ -28,6 +27,7 @@ from chargehand.core.errors import (
     WaitingError,
 )
 from chargehand.core.text import printable
+from chargehand.network.addresses import is_loopback
 from chargehand.operations.commands import PREFIX, OperationSignature
 
 # Between bytes of an answer: slower work answers 202 after 20 s. The feed sends something every 15 s.

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chargehand.core.forecasts import CriticalTask, LogNormal, PlanForecast, PlanProspect, TaskProspect
 from chargehand.core.records import Band
+from chargehand.decisions.forecast_records import CriticalTask, LogNormal, PlanForecast, PlanProspect, TaskProspect
 from chargehand.decisions.routing.state import TASK_SHARE
 
 # The share of the variance of difficulty that all tasks of a plan have in common.

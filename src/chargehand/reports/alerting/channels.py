@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from chargehand.core.addresses import is_loopback
 from chargehand.core.config import AlertsConfig
 from chargehand.core.errors import ChargehandError, ConfigError
 from chargehand.core.ports import KeySource
 from chargehand.core.registry import Registry
+from chargehand.network.addresses import is_loopback
 from chargehand.reports.alerting.words import NoticeDocument
 
 if TYPE_CHECKING:

@@ -31,7 +31,6 @@ from chargehand.core.attempt_events import (
 )
 from chargehand.core.choices import render_reasons
 from chargehand.core.events import Event, Payload, is_damaged, read_payload
-from chargehand.core.forecasts import describe_forecast
 from chargehand.core.mission_events import (
     CLOCK,
     AgentSelected,
@@ -95,6 +94,7 @@ from chargehand.core.plan_events import (
 from chargehand.core.ports import Spent
 from chargehand.core.records import Fate, Reason
 from chargehand.core.text import shown_path
+from chargehand.decisions.forecast_records import describe_forecast
 
 _FATES: Mapping[Fate, str] = {
     "merged": "is merged",
