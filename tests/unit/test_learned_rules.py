@@ -264,6 +264,22 @@ def test_a_price_that_no_attempt_showed_is_not_stated() -> None:
     assert "at a price not known yet" in render_reasons(MEANS.choose(request("one", "two"), unknown).reasons)
 
 
+def test_a_free_model_is_preferred_for_its_price_and_costs_of_0_are_not_free() -> None:
+    own, paid = (KnownModel(name=name, known="configured", has_key=True) for name in ("own", "paid"))
+    zero = outcomes(*[("own", True, 0.0), ("paid", True, 0.5)] * 12)
+
+    def choose(*models: KnownModel) -> Choice:
+        candidates = tuple(PossibleCandidate(agent=NATIVE, model=each) for each in models)
+        return MEANS.choose(ChoiceContext(moment="request", kind="p", candidates=candidates), zero)
+
+    free = choose(replace(own, is_free=True), paid)
+    assert free.chosen == Candidate(agent="native", model="own")
+    assert "chance for nothing, from 24 attempts" in render_reasons(free.reasons)
+    by_name = {each.name: each for each in told(choose(own, paid)).candidates}
+    assert by_name["native with own"].price_usd > 0.05
+    assert by_name["native with own"].known_costs == 0
+
+
 def test_a_late_attempt_of_an_old_mission_counts_for_its_project() -> None:
     many = [(name, True, 0.5) for _ in range(150) for name in ("one", "two")]
     history = outcomes(*many)

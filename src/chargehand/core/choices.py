@@ -127,6 +127,7 @@ class KnownModel(Struct, frozen=True, kw_only=True):
     """A model and how it is known: named somewhere, an entry of `[models]`, by its `key`, or served by Ollama.
 
     `has_key` is `None` if the key was not looked up. `served` is the provider's name for the model, if another.
+    Its calls cost nothing if it `is_free`.
     """
 
     name: str
@@ -134,6 +135,7 @@ class KnownModel(Struct, frozen=True, kw_only=True):
     has_key: bool | None = None
     key: str = ""
     served: str = ""
+    is_free: bool = False
 
 
 class PossibleCandidate(Struct, frozen=True, kw_only=True):

@@ -27,13 +27,18 @@ def name_arm(candidate: Candidate) -> str:
 def make_arm(each: PossibleCandidate) -> RouterCandidate:
     """Return the arm of a candidate; its model is known by the provider's name."""
     candidate, served = each.candidate, each.model.served if each.model else ""
-    return RouterCandidate(id=name_arm(candidate), agent=candidate.agent, model=served or candidate.model or "")
+    return RouterCandidate(
+        id=name_arm(candidate),
+        agent=candidate.agent,
+        model=served or candidate.model or "",
+        is_free=each.model is not None and each.model.is_free,
+    )
 
 
 def describe_estimate(chance: float, price: float, *, costs: int, outcomes: int) -> str:
-    """Return an estimate in words; without known `costs` the price in USD is left out."""
-    told = f"for {price:.2f} USD" if price >= 0.005 else "for less than 0.01 USD"
-    if not costs:
+    """Return an estimate in words; without known `costs` the price in USD is left out, except that 0 is free."""
+    told = f"for {price:.2f} USD" if price >= 0.005 else "for less than 0.01 USD" if price else "for nothing"
+    if not costs and price:
         told = "at a price not known yet"
     return f"{chance:.0%} chance {told}, from {outcomes} attempt" + ("" if outcomes == 1 else "s")
 

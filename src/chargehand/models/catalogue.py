@@ -242,6 +242,15 @@ def _find_modality(modality: str, config: ModelConfig, tried: Reported, listed: 
     )
 
 
+def is_free(provider: str, config: ModelConfig) -> bool:
+    """Return whether calls cost nothing: by the configuration, or because Ollama runs on this machine."""
+    read = config.price if config.price_in is None else config.price_in
+    written = config.price if config.price_out is None else config.price_out
+    if read is None and written is None:
+        return provider == "ollama" and _is_local(provider, config.base_url)
+    return read == written == 0
+
+
 def find_price(provider: str, model: str, config: ModelConfig, *, assume: float | None) -> Price | None:
     """Return the price of a model, or `None` if it is unknown; `Price.source` names the source.
 

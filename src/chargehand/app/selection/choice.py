@@ -146,6 +146,8 @@ class CandidateSource(Struct, frozen=True, kw_only=True):
 
     def _known_models(self, *, detects: bool) -> dict[str, KnownModel]:
         """Return the configured models, otherwise those with a key in their usual place, otherwise Ollama's."""
+        from chargehand.models.catalogue import is_free  # only where models are chosen
+
         # A roll-out gives no model that lacks its key.
         rolled_out = {each.model for each in self.config.rollouts.values() if each.percent}
         found = {
@@ -154,6 +156,7 @@ class CandidateSource(Struct, frozen=True, kw_only=True):
                 known="configured",
                 has_key=has_key(entry, self.keys) if detects or name in rolled_out else None,
                 served=entry.model or "",
+                is_free=is_free(entry.provider, entry),
             )
             for name, entry in sorted(self.config.models.items())
         }
@@ -166,7 +169,9 @@ class CandidateSource(Struct, frozen=True, kw_only=True):
             if self.keys.get(key)
         }
         served = () if found else self.ollama(self.environ)
-        return found or {f"ollama:{name}": KnownModel(name=f"ollama:{name}", known="local") for name in served}
+        return found or {
+            f"ollama:{name}": KnownModel(name=f"ollama:{name}", known="local", is_free=True) for name in served
+        }
 
 
 def needs_detection(

@@ -63,12 +63,16 @@ class RouterPrior(Struct, frozen=True, kw_only=True):
 
 
 class RouterCandidate(Struct, frozen=True, kw_only=True):
-    """An agent with a model and a strategy; `list_price` is in USD per million output tokens, if known."""
+    """An agent with a model and a strategy; `list_price` is in USD per million output tokens, if known.
+
+    The attempts of one that `is_free` cost nothing; a recorded cost of 0 alone says only that it is not known.
+    """
 
     id: str
     agent: str
     model: str = ""
     list_price: float | None = None
+    is_free: bool = False
     strategy: str = ""
     prior: ArmPrior | None = None
     level: RouterPrior = RouterPrior()

@@ -232,7 +232,8 @@ def _prices(kind: KindBelief, task: TaskBelief, arms: Sequence[RouterCandidate],
         number, seen = kind.costs.get(arm.id, (0, 0.0))
         spread = shared if not number else kind.spread(arm.id)
         usual = math.exp(log + max(spread + change, 0.0) / 2)
-        found.append(max(usual, (_MODEL_COUNT * usual + seen) / (_MODEL_COUNT + number)) * size)
+        price = max(usual, (_MODEL_COUNT * usual + seen) / (_MODEL_COUNT + number)) * size
+        found.append(0.0 if arm.is_free else price)
     return found
 
 
@@ -241,7 +242,7 @@ def _find_obstacle(
 ) -> ExcludedArm | None:
     if budget.money_left is not None and price > budget.money_left:
         return ExcludedArm(id=arm.id, reason="no_money")
-    if not kind.costs.get(arm.id):
+    if not arm.is_free and not kind.costs.get(arm.id):
         high = float(kind.prices[row]) + _CAUTION * math.sqrt(float(kind.price_covariance[row, row]))
         if high > 700 or math.exp(high) > max(_DEAREST * worth, kind.spent / 10):
             return ExcludedArm(id=arm.id, reason="price_unknown")

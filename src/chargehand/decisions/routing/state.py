@@ -175,7 +175,7 @@ class RouterState(Struct, frozen=True, eq=False):
         arm = known.get(record.arm) or RouterCandidate(id=record.arm, agent=record.arm)
         kind = self.belief(task.kind, [arm])
         cost = record.cost if record.cost is not None and 0 < record.cost < math.inf else None
-        spent = _expected_price(kind, arm.id) if cost is None else cost
+        spent = cost if cost is not None else 0.0 if arm.is_free else _expected_price(kind, arm.id)
         kind = replace(kind, spent=kind.spent + spent)
         if cost is not None:
             kind, task = _learn_price(kind, task, arm.id, cost)
