@@ -222,6 +222,23 @@ def test_candidates_causes_and_forecast_of_a_mission_are_those_of_its_record(
     expect(page.get_by_text("It ended failed")).to_be_visible()
 
 
+def test_a_person_says_whether_a_result_was_good_and_takes_it_back(
+    served: Served, open_page: test_dashboard.Open
+) -> None:
+    with served.reader() as reader:
+        record_attempts(reader)
+    page = open_page(served, "/missions/m-00000")
+    card = page.get_by_role("region", name="Was the result good?")
+    card.get_by_label("Why").fill("it fixed <b>all</b>")
+    card.get_by_role("button", name="Good").click()
+    expect(card.get_by_role("listitem")).to_contain_text("it fixed <b>all</b>")
+    (word,) = served.owner().get(f"{API}/missions/m-00000").json()["feedback"]
+    assert (word["good"], word["note"]) == (True, "it fixed <b>all</b>")
+    card.get_by_role("button", name="Retract mine").click()
+    expect(card.get_by_role("listitem")).to_have_count(0)
+    assert served.owner().get(f"{API}/missions/m-00000").json()["feedback"] == []
+
+
 # --- alerts
 
 

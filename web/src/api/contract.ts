@@ -50,6 +50,7 @@ export type SystemView = Documents["SystemView"];
 export type AuditView = Documents["AuditView"];
 export type ConfigurationView = Documents["ConfigurationView"];
 export type Accepted = Documents["Accepted"];
+export type FeedbackDocument = Documents["FeedbackDocument"];
 export type ForecastDocument = Documents["ForecastDocument"];
 export type MissionChoices = Documents["MissionChoices"];
 export type ExplainedChoice = Documents["ExplainedChoice"];

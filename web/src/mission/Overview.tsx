@@ -2,6 +2,7 @@ import { Link } from "@tanstack/react-router";
 import type { MissionDetails } from "../api/contract";
 import { plainText } from "../format";
 import { Attempts } from "./Attempts";
+import { FeedbackCard } from "./choices/FeedbackCard";
 import { Facts } from "./Facts";
 import { Failures } from "./Failures";
 import { Verdicts } from "./Verdicts";
@@ -28,6 +29,7 @@ export function Overview({ mission }: { mission: MissionDetails }) {
           </section>
         ))}
         {mission.attempts.length > 0 && <Attempts attempts={mission.attempts} />}
+        {mission.attempts.some(({ status }) => status !== "running") && <FeedbackCard mission={mission} />}
         {mission.verdicts.length > 0 && <Verdicts verdicts={mission.verdicts} />}
         <Paths title="Reverted" paths={reverted.map(({ path, rule }) => ({ path, why: rule }))} />
         <Paths title="Changed, and opened by no check" paths={(unread ?? []).map((path) => ({ path, why: "unread" }))} />
