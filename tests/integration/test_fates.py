@@ -14,7 +14,6 @@ from tests.conftest import git
 from chargehand.app.composition import App
 from chargehand.app.missions import show_mission
 from chargehand.app.runs import prepare_run
-from chargehand.app.selection.outcomes import OutcomeHistory
 from chargehand.app.truths import (
     FeedbackDocument,
     LookedPromotion,
@@ -26,6 +25,7 @@ from chargehand.configuration.run_options import RunRequest
 from chargehand.core.clock import SystemClock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.mission_events import PromotionFollowed
+from chargehand.missions.outcomes import OutcomeHistory
 from mission_kit import GOLD, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap

@@ -23,6 +23,7 @@ from chargehand.decisions.decider import Decider
 from chargehand.decisions.learned import LearnedRules
 from chargehand.reports.choices import explain_choices, list_choices, replay_choices
 from chargehand.reports.reading import StateReader
+from chargehand.reports.statistics import StatisticsRequest, model_statistics
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -136,3 +137,23 @@ def test_an_attempt_that_is_not_worth_its_price_is_left_out_and_explained(tmp_pa
     assert last.why.startswith("another try is not worth its cost: wrong again has a ")
     assert last.learned is not None
     assert [each.name for each in last.learned.candidates] == ["no further attempt", "wrong again"]
+
+
+def test_the_statistics_of_models_show_what_choices_follow_from(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.configure("[decisions]\nlearned = true\n")
+    for number in range(3):
+        project.run(number, "works")
+    project.run(3, "broken")
+    with StateReader.open(environ=project.environ, cwd=project.repo) as reader:
+        best, worst = model_statistics(reader, StatisticsRequest(repo=None, everywhere=False, since=None)).learned
+    assert [(best.name, best.good, best.attempts), (worst.name, worst.good, worst.attempts)] == [
+        ("works", 3, 3),
+        ("broken", 0, 1),
+    ]
+    assert best.low < best.chance < best.high
+    assert worst.chance < best.chance
+    assert best.price_usd is None
+    project.configure("")
+    with StateReader.open(environ=project.environ, cwd=project.repo) as reader:
+        assert model_statistics(reader, StatisticsRequest(repo=None, everywhere=False, since=None)).learned == ()

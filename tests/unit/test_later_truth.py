@@ -15,8 +15,6 @@ from test_learned_rules import MEANS, outcomes, request
 from tests.conftest import examples
 from tests.used_state import used_state
 
-from chargehand.app.selection import outcomes as history_module
-from chargehand.app.selection.outcomes import OutcomeHistory
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.choices import ChoiceHistory, ChoiceOutcome
 from chargehand.core.clock import SteppedClock
@@ -40,6 +38,8 @@ from chargehand.decisions.arms import read_history
 from chargehand.decisions.explanation import explain_choice
 from chargehand.decisions.routing import router
 from chargehand.decisions.routing.records import TruthFound
+from chargehand.missions import outcomes as history_module
+from chargehand.missions.outcomes import OutcomeHistory
 from chargehand.store.store import open_store
 
 BASE = Base(commit="b" * 40, tree="0" * 40, revision="main", branch="main")

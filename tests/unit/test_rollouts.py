@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from test_decision_rules import contexts
 
 from chargehand.app.selection.choice import choose_for_request
-from chargehand.app.selection.outcomes import OutcomeHistory, make_decider
+from chargehand.app.selection.deciders import make_decider
 from chargehand.configuration import extras
 from chargehand.configuration.edit import set_user_value
 from chargehand.configuration.extras import NotInstalledError
@@ -49,6 +49,7 @@ from chargehand.core.records import AttemptStatus, ChoiceReason, MissionRequest,
 from chargehand.decisions.decider import Decider
 from chargehand.decisions.rollouts import RolloutRules, SequentialGuard, Verdict, is_member, judge_rollout
 from chargehand.decisions.rules import FixedRules
+from chargehand.missions.outcomes import OutcomeHistory
 from chargehand.store.store import open_store
 from chargehand.testing.choices.conformance import ChooserContract
 

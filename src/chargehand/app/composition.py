@@ -16,7 +16,7 @@ from chargehand import __version__
 from chargehand.app.preparation import Preparation
 from chargehand.app.sandboxes import Sandboxes
 from chargehand.app.selection.agents import requested_agent
-from chargehand.app.selection.outcomes import make_decider
+from chargehand.app.selection.deciders import make_decider
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ProjectBase, Session

@@ -10,7 +10,10 @@ import click
 from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from chargehand.cli.terminal.output import Output
+    from chargehand.decisions.explanation import LearnedArm
     from chargehand.missions.model_statistics import ModelStats
     from chargehand.missions.statistics import Cost, Percentiles
     from chargehand.reports.statistics import StatisticsDocument
@@ -106,6 +109,7 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
     models = found.models
     if not models:
         out.text("No model was called" + (f" since {found.since}." if found.since else "."))
+        _show_learned(out, found.learned)
         return
     rows = [
         (
@@ -138,6 +142,24 @@ def show_model_stats(out: Output, *, repo: Path | None, everywhere: bool, since:
     skips = sum(one.skips for one in models)
     if skips:
         out.text(f"A model was skipped {count_text(skips, 'time')} because it could not take the call.")
+    _show_learned(out, found.learned)
+
+
+def _show_learned(out: Output, learned: Sequence[LearnedArm]) -> None:
+    """Write the beliefs that choices follow from."""
+    if not learned:
+        return
+    out.text()
+    rows = [
+        (
+            each.name,
+            f"{each.good} of {each.attempts}",
+            f"{each.chance:.0%} ({each.low:.0%} to {each.high:.0%})",
+            _format_value(each.price_usd, "{:.2f} USD"),
+        )
+        for each in learned
+    ]
+    out.table(("CHOSEN BY OUTCOMES", "GREEN", "CHANCE OF A NEW TASK", "EXPECTED PRICE"), rows)
 
 
 def _show_ends(out: Output, stats: StatisticsDocument) -> None:

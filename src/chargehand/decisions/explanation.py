@@ -58,6 +58,22 @@ class ChoiceExplanation(Struct, frozen=True, kw_only=True):
     causes: Mapping[str, float] = {}
 
 
+class LearnedArm(Struct, frozen=True, kw_only=True):
+    """An agent with its model: its attempts, and the belief about its next one on a new task.
+
+    `chance` is that of solving it, with its 80 % band from `low` to `high`; `price_usd` is expected, `None` if no
+    cost is known. `good` counts the green attempts.
+    """
+
+    name: str
+    attempts: int
+    good: int
+    chance: float
+    low: float
+    high: float
+    price_usd: float | None
+
+
 def explain_choice(reason: ChoiceReason) -> ChoiceExplanation | None:
     """Return the explanation of a reason with evidence, `None` without one or of another version."""
     if not isinstance(reason.evidence, str):

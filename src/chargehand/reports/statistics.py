@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
+from chargehand.configuration.extras import has_extra
 from chargehand.core.attempt_events import ModelCalled
 from chargehand.core.errors import UsageError
 from chargehand.core.events import read_payload
 from chargehand.core.records import Alert
+from chargehand.decisions.explanation import LearnedArm
 from chargehand.missions.model_statistics import ModelStats, gather_model_statistics
 from chargehand.missions.statistics import (
     AttemptStats,
@@ -62,11 +64,15 @@ class StatisticsDocument(Document, frozen=True):
 
 
 class ModelStatisticsDocument(Document, frozen=True):
-    """`model stats`: one entry for each model, provider and address called."""
+    """`model stats`: one entry for each model, provider and address called.
+
+    `learned` has the beliefs about each agent with its model in the project, if decisions are learned.
+    """
 
     project: str | None
     since: str | None
     models: list[ModelStats]
+    learned: tuple[LearnedArm, ...] = ()
 
 
 class InvoiceLine(Document, frozen=True):
@@ -200,7 +206,16 @@ def model_statistics(reader: StateReader, request: StatisticsRequest) -> ModelSt
     """Return the results of each model. Raises `UsageError`, `StoreError`."""
     chosen = _select(reader, request)
     models = gather_model_statistics(reader.mission_reader, project=chosen.project, since=chosen.since)
-    return ModelStatisticsDocument(project=chosen.project, since=chosen.since_text, models=list(models))
+    learned: tuple[LearnedArm, ...] = ()
+    learns = reader.user_configuration().config.decisions.learned and has_extra("decisions")
+    if learns and chosen.project is not None:
+        from chargehand.decisions.learned_arms import learn_arms
+        from chargehand.missions.outcomes import OutcomeHistory
+
+        learned = learn_arms(OutcomeHistory(lambda: reader.store)(), chosen.project)
+    return ModelStatisticsDocument(
+        project=chosen.project, since=chosen.since_text, models=list(models), learned=learned
+    )
 
 
 def model_invoice(reader: StateReader, request: StatisticsRequest) -> InvoiceDocument:

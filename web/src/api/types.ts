@@ -2767,6 +2767,22 @@ export interface components {
             tests: string[];
         };
         /**
+         * LearnedArm
+         * @description An agent with its model: its attempts, and the belief about its next one on a new task.
+         *
+         *     `chance` is that of solving it, with its 80 % band from `low` to `high`; `price_usd` is expected, `None` if no
+         *     cost is known. `good` counts the green attempts.
+         */
+        LearnedArm: {
+            name: string;
+            attempts: number;
+            good: number;
+            chance: number;
+            low: number;
+            high: number;
+            price_usd: number | null;
+        };
+        /**
          * LearnedVersion
          * @description The version made by an update; `incomplete` of its `cases` had nodes that were not observed.
          */
@@ -3335,11 +3351,15 @@ export interface components {
         /**
          * ModelStatisticsDocument
          * @description `model stats`: one entry for each model, provider and address called.
+         *
+         *     `learned` has the beliefs about each agent with its model in the project, if decisions are learned.
          */
         ModelStatisticsDocument: {
             project: string | null;
             since: string | null;
             models: components["schemas"]["ModelStats"][];
+            /** @default [] */
+            learned: components["schemas"]["LearnedArm"][];
         };
         /**
          * ModelStats
@@ -7628,7 +7648,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `model stats`: one entry for each model, provider and address called. */
+            /** @description `model stats`: one entry for each model, provider and address called. `learned` has the beliefs about each agent with its model in the project, if decisions are learned. */
             200: {
                 headers: {
                     /** @description Identifies this content. */

@@ -147,14 +147,15 @@ class RouterDraw(Struct, frozen=True, kw_only=True):
 
 
 class ArmEstimates(Struct, frozen=True, kw_only=True):
-    """The mean beliefs about arms, in order: skills in probits, prices in USD, and the number of costs known.
+    """The mean beliefs about arms, in order.
 
-    `rho`, `difficulty` and `families` as in `RouterDraw`. `outcomes` counts those of the kind of task.
+    Skills are in probits, with their standard deviations, prices in USD; `costs` counts the known ones. `rho`, `difficulty` and `families` as in `RouterDraw`. `outcomes` counts those of the kind of task.
     """
 
     rho: float
     arm_families: tuple[str, ...]
     skills: tuple[float, ...]
+    deviations: tuple[float, ...]
     prices: tuple[float, ...]
     costs: tuple[int, ...]
     difficulty: tuple[str, ...]

@@ -132,6 +132,7 @@ def estimate_arms(state: RouterState, task: TaskBelief, candidates: Sequence[Rou
         rho=RHOS[number],
         arm_families=tuple(each.family for each in candidates),
         skills=tuple(float(each) for each in kind.skills[number][rows]),
+        deviations=tuple(np.sqrt(kind.skill_covariances[number][rows, rows]).tolist()),
         prices=tuple(map(float, _prices(kind, task, candidates, kind.prices[rows]))),
         costs=tuple(kind.costs.get(each.id, (0, 0.0))[0] for each in candidates),
         difficulty=tuple(float(each).hex() for each in task.difficulty[number]),

@@ -1,4 +1,4 @@
-"""The outcomes of attempts in the store, as the history of choices; also makes the chooser that reads it."""
+"""The outcomes of attempts in the store, as the history of choices."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from chargehand.core.attempt_events import AttemptResumed
-from chargehand.core.choices import OF_ROLLOUTS, Candidate, ChoiceHistory, ChoiceOutcome, Chooser, task_work
-from chargehand.core.config import Config
+from chargehand.core.choices import OF_ROLLOUTS, Candidate, ChoiceHistory, ChoiceOutcome, task_work
 from chargehand.core.events import Event, read_payload
 from chargehand.core.mission_events import AttemptFinished, MissionContinued, MissionCreated, MissionResumed
 from chargehand.core.records import ChoiceReason
 from chargehand.core.state import AttemptState
 from chargehand.core.truth import LATER_WORDS, TRUTH_TYPES, MissionTruth
-from chargehand.decisions.decider import Decider
-from chargehand.decisions.rules import FixedRules
 from chargehand.missions.causes import attempt_cause
 
 if TYPE_CHECKING:
@@ -109,33 +106,3 @@ def _judge(attempt: AttemptState) -> bool | None:
         return True
     cause = attempt_cause(attempt)
     return False if cause is not None and cause.kind in ("agent", "check") else None
-
-
-def make_decider(config: Config, store: Callable[[], Store]) -> Decider:
-    """Return the decider that a configuration asks for; raise `NotInstalledError` if it needs a missing part."""
-    decisions, rollouts = config.decisions, {name: each for name, each in config.rollouts.items() if each.percent}
-    if not decisions.learned and not rollouts:
-        return Decider()
-    policies: dict[str, Chooser] = {"fixed": FixedRules()}
-    if decisions.learned or any(each.policy == "learned" for each in rollouts.values()):
-        from chargehand.configuration.extras import require_extra
-
-        require_extra("decisions")
-        from chargehand.decisions.learned import LearnedRules
-
-        policies["learned"] = LearnedRules(
-            worth_usd=decisions.worth_usd, person_usd=decisions.person_usd, explores=decisions.explore
-        )
-    chooser = policies["learned" if decisions.learned else "fixed"]
-    if rollouts:
-        from chargehand.decisions.rollouts import RolloutRules
-
-        chooser = RolloutRules(chooser=chooser, rollouts=rollouts, policies=policies)
-    history = OutcomeHistory(store)
-    if not decisions.learned:
-        return Decider(chooser=chooser, history=history)
-    from chargehand.decisions.forecasts import forecast_mission
-    from chargehand.decisions.reviewing import RiskReview
-
-    review = RiskReview(limit=decisions.review_percent / 100) if decisions.review_percent else None
-    return Decider(chooser=chooser, history=history, review=review, forecaster=forecast_mission)
