@@ -149,7 +149,8 @@ class RouterDraw(Struct, frozen=True, kw_only=True):
 class ArmEstimates(Struct, frozen=True, kw_only=True):
     """The mean beliefs about arms, in order.
 
-    Skills are in probits, with their standard deviations, prices in USD; `costs` counts the known ones. `rho`, `difficulty` and `families` as in `RouterDraw`. `outcomes` counts those of the kind of task.
+    Skills are in probits, with their standard deviations, prices in USD; `costs` counts the known ones.
+    `rho`, `difficulty` and `families` as in `RouterDraw`. `outcomes` counts those of the kind of task.
     """
 
     rho: float
