@@ -86,6 +86,15 @@ def test_the_model_that_solved_is_chosen_and_the_reason_says_so() -> None:
     assert FixedRules().choose(request(*MODELS), GOOD).chosen == Candidate(agent="native", model="one")
 
 
+def test_who_does_not_want_to_explore_gets_the_best_estimate() -> None:
+    even = outcomes(*[("one", True, 0.5), ("two", True, 0.5), ("three", False, 0.5)] * 3)
+    asked = [replace(request(*MODELS), money_left=float(100 + number)) for number in range(20)]  # other draws
+    explored = {LearnedRules().choose(each, even).chosen for each in asked}
+    assert len(explored) > 1
+    chosen = {LearnedRules().choose(replace(each, explores=False), even).chosen for each in asked}
+    assert chosen == {MEANS.choose(asked[0], even).chosen}
+
+
 def test_outcomes_of_another_project_count_less_than_its_own() -> None:
     elsewhere = outcomes(*[("one", False, 0.5), ("two", True, 0.5)] * 15, kind="q")
     assert "from 0 attempts" in render_reasons(MEANS.choose(request(*MODELS), elsewhere).reasons)

@@ -136,6 +136,7 @@ def assign_role(
         role=role,
         decider=decider,
         kind=project,
+        explores=not options.no_explore,
     )
     return RoleAssignment(role=role, file=file, choice=agent_choice(chosen, reasons), reasons=reasons)
 

@@ -87,6 +87,9 @@ class RunRequest:
     model: str | None = _option(
         None, "--model", "The first model to use: of [models], or PROVIDER:MODEL.", metavar="NAME", clients=_ALL
     )
+    no_explore: bool = _option(
+        False, "--no-explore", "Learned choices try nothing only to learn from it.", clients=_ALL
+    )
     role: str | None = _option(
         None,
         "--role",

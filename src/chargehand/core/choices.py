@@ -201,7 +201,8 @@ class ChoiceContext(Struct, frozen=True, kw_only=True):
     with its `current_reasons`; a person named the parts in `current_named` for the whole run. A task that
     `inherits` has no role, agent or needs; `same_role`: it has the mission's role. `fault` is the provider's
     fault that ended the last attempt. `fresh`: the current agent did not try the task yet, and others failed
-    it. `money_left` is in USD, `None` if unlimited or not known, as is `seconds_left`.
+    it. Unless it `explores`, nothing is tried only to learn from it. `money_left` is in USD, `None` if
+    unlimited or not known, as is `seconds_left`.
     """
 
     moment: Moment
@@ -221,6 +222,7 @@ class ChoiceContext(Struct, frozen=True, kw_only=True):
     fresh: bool = False
     money_left: float | None = None
     seconds_left: float | None = None
+    explores: bool = True
 
     @property
     def agents(self) -> tuple[AgentFacts, ...]:

@@ -76,7 +76,7 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
             worth=self.worth_usd,
             attempts=1,  # all attempts of a mission keep its agent and model
             money_left=context.money_left,
-            explores=self.explores,
+            explores=self.explores and context.explores,
         )
         arms = add_published_prior([make_arm(each) for each in options])
         state = fold_history(read_history(history), arms, budget)

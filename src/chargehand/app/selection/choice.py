@@ -202,6 +202,7 @@ def choose_for_request(
     ollama: Ollama = find_ollama,
     decider: Decider | None = None,
     kind: str = "",
+    explores: bool = True,
 ) -> tuple[Candidate, tuple[ChoiceReason, ...]]:
     """Choose the agent and model of a mission, with the reasons.
 
@@ -226,6 +227,7 @@ def choose_for_request(
     context = ChoiceContext(
         moment="request",
         kind=kind,
+        explores=explores,
         candidates=source.find(
             agents,
             fixed=fixed,
