@@ -19,6 +19,7 @@ from chargehand.core.choices import (
     ChoiceHistory,
     ChoiceOutcome,
     FixedChoice,
+    GreenChange,
     KnownModel,
     PossibleCandidate,
     StandingSetting,
@@ -30,6 +31,7 @@ from chargehand.core.choices import (
 from chargehand.core.records import ChoiceReason, Reason
 from chargehand.decisions.explanation import ChoiceExplanation, explain_choice
 from chargehand.decisions.learned import LearnedRules
+from chargehand.decisions.reviewing import RiskReview
 from chargehand.decisions.routing.published import add_published_prior, model_key, published_prior
 from chargehand.decisions.routing.records import RouterCandidate
 from chargehand.decisions.rules import FixedRules
@@ -380,3 +382,20 @@ def test_the_best_model_is_found_and_left_when_it_becomes_worse() -> None:
     assert sum(lost) / len(lost) < 8  # tasks of 160; a choice at random loses 40
     assert sum(chosen[100:160].count("three") for chosen in runs) > 0.85 * 60 * len(runs)
     assert sum(chosen[210:].count("three") for chosen in runs) < 0.5 * 50 * len(runs)
+
+
+def test_the_record_of_an_author_changes_the_risk_of_its_change() -> None:
+    author = Candidate(agent="native", model="one")
+    change = GreenChange(author=author, changed_lines=100, areas=2, attempts=2, unread_files=0)
+
+    def risk(*words: bool | None) -> bool:
+        ends = tuple(
+            ChoiceOutcome(candidate=author, is_good=True, proved_right=word, work=str(number))
+            for number, word in enumerate(words)
+        )
+        found = RiskReview(limit=0.15, history=lambda: ChoiceHistory(outcomes=ends))(change)
+        assert found is None or found.needs_person
+        return found is not None
+
+    assert risk(*[True] * 8, *[False] * 4)
+    assert not risk(*[True] * 30, None)

@@ -42,5 +42,6 @@ def make_decider(config: Config, store: Callable[[], Store]) -> Decider:
     from chargehand.decisions.forecasts import forecast_mission
     from chargehand.decisions.reviewing import RiskReview
 
-    review = RiskReview(limit=decisions.review_percent / 100) if decisions.review_percent else None
+    limit = decisions.review_percent / 100
+    review = RiskReview(limit=limit, history=history) if limit else None
     return Decider(chooser=chooser, history=history, review=review, forecaster=forecast_mission)
