@@ -225,6 +225,9 @@ def list_recent(limit: int, out: Output) -> None:
     with StateReader.open() as reader:
         found = list_choices(reader, limit=limit)
     out.document(found)
+    if not found.choices:
+        out.text("No choice of agent or model is recorded.")
+        return
     out.table(
         ("MISSION", "TIME", "TASK", "CHOSEN", "WHY"),
         [(each.mission, each.time[:16], each.task or "-", each.chosen, each.why) for each in found.choices],
@@ -277,6 +280,11 @@ def rollouts(out: Output) -> None:
     with StateReader.open() as reader:
         listed = list_rollouts(reader)
     out.document(listed)
+    if not listed.rollouts:
+        out.text("No roll-out is set up.")
+        out.text("next:     chargehand config set rollouts.NAME.model MODEL")
+        out.text("          chargehand config set rollouts.NAME.percent 10")
+        return
     rows = [
         (
             each.name,
@@ -334,7 +342,10 @@ def look(mission: str | None, repo: Path | None, out: Output) -> None:
         for found in looked.promotions
         for each in (found.promotion,)
     ]
-    out.table(("MISSION", "COMMIT", "BRANCH", "FATE", "NOTE"), rows)
+    if rows:
+        out.table(("MISSION", "COMMIT", "BRANCH", "FATE", "NOTE"), rows)
+    else:
+        out.text("No promotion is to be looked at.")
 
 
 @click.command()
@@ -368,7 +379,10 @@ def feedback(mission: str, word: Any, out: Output, **options: Any) -> None:
     word_rows = [
         ("good" if each.good else "bad", each.place or "-", each.identity, each.note) for each in recorded.feedback
     ]
-    out.table(("WORD", "PLACE", "BY", "NOTE"), word_rows)
+    if word_rows:
+        out.table(("WORD", "PLACE", "BY", "NOTE"), word_rows)
+    else:
+        out.text("No feedback is left.")
 
 
 _LEFT_OUT = {
