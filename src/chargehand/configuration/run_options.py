@@ -88,7 +88,10 @@ class RunRequest:
         None, "--model", "The first model to use: of [models], or PROVIDER:MODEL.", metavar="NAME", clients=_ALL
     )
     no_explore: bool = _option(
-        False, "--no-explore", "Learned choices try nothing only to learn from it.", clients=_ALL
+        False,
+        "--no-explore",
+        "Learned choices try nothing only to learn from it.",
+        withheld="`decisions.explore` of the server decides for all",
     )
     role: str | None = _option(
         None,

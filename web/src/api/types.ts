@@ -5326,11 +5326,6 @@ export interface operations {
                      */
                     model?: string | null;
                     /**
-                     * @description Learned choices try nothing only to learn from it.
-                     * @default null
-                     */
-                    no_explore?: string | null;
-                    /**
                      * @description The role to work in; `chargehand role list` names them (default: developer).
                      * @default null
                      */
