@@ -24,8 +24,8 @@ from chargehand.workspace.presence import find_change
 # A look at all promotions leaves out missions that are this much older than the days of survival.
 _MERGE_DAYS = 30
 _MOST_DAYS = 36_500
-# A look that no person asked for ends after so many seconds; a later one continues.
-_QUIET_SECONDS = 2.0
+# A look that no person asked for ends after so many seconds: a person may wait for a mission to start.
+_QUIET_SECONDS = 0.5
 _LONGEST_NOTE = 2_000
 Word = Literal["good", "bad"]
 
@@ -62,14 +62,17 @@ def look_at_promotions(app: App, name: str | None, *, project: str | None) -> Pr
 
 
 def look_quietly(app: App, project: str | None = None) -> None:
-    """Look at recent promotions of a project, or of all, for about two seconds, if decisions are learned.
+    """Look at recent promotions of a project, or of all, for about half a second, if decisions are learned.
 
-    Obstacles are not raised: a later look may succeed.
+    Each look begins at another promotion, so that all get their turn. Obstacles are not raised: a later look may
+    succeed.
     """
     end = time.monotonic() + _QUIET_SECONDS
     with contextlib.suppress(ChargehandError, OSError):
         if app.user_configuration().config.decisions.learned:
-            for mission in _find_promoted(app, project):
+            missions = _find_promoted(app, project)
+            first = int(app.clock.now().timestamp()) % max(1, len(missions))
+            for mission in (*missions[first:], *missions[:first]):
                 if time.monotonic() < end:
                     with contextlib.suppress(ChargehandError, OSError):
                         _look(app, mission)
