@@ -465,7 +465,8 @@ def test_no_page_keeps_anybody_out(
     mission = next(each.id for each in cli.missions(repo) if each.status == "promoted")
     page = open_page(served)
     paths = (
-        *("/", "/agents", "/projects", "/statistics", "/system", "/settings", f"/missions/{mission}"),
+        *("/", "/agents", "/projects", "/statistics", "/decisions", "/system", "/settings"),
+        f"/missions/{mission}",
         *(f"/missions/{mission}/{tab}" for tab in ("timeline", "changes", "report")),
     )
     for number, path in enumerate(paths):

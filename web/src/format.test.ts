@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { ago, baseName, bytes, clock, duration, money, plainText } from "./format";
+import { ago, baseName, bytes, clock, duration, money, percent, plainText } from "./format";
 
 describe("amounts", () => {
   it("never shows an unknown cost as zero", () => {
@@ -7,6 +7,7 @@ describe("amounts", () => {
     expect(money(0)).toBe("$0.00");
     expect(money(0.0123)).toBe("$0.0123");
     expect(money(1.5, false)).toBe("≥ $1.50");
+    expect([null, 0, 0.626].map(percent)).toEqual(["unknown", "0 %", "63 %"]);
   });
 
   it("shows durations in the two largest units", () => {

@@ -9,6 +9,11 @@ export function money(usd: number | null, known = true): string {
   return `${known ? "" : "≥ "}$${usd.toFixed(digits)}`;
 }
 
+/** Returns a share of 1 in whole percent. */
+export function percent(share: number | null): string {
+  return share === null ? UNKNOWN : `${Math.round(share * 100)} %`;
+}
+
 /** Returns seconds as `45 s`, `3 m 05 s`, `2 h 07 m` or `3 d 4 h`. */
 export function duration(seconds: number | null): string {
   if (seconds === null) return UNKNOWN;

@@ -91,11 +91,12 @@ const agents = createRoute({ getParentRoute: () => app, path: "/agents", compone
 const projects = createRoute({ getParentRoute: () => app, path: "/projects", component: lazyRouteComponent(() => import("./system/ProjectsPage")) });
 const system = createRoute({ getParentRoute: () => app, path: "/system", component: lazyRouteComponent(() => import("./system/SystemPage")) });
 const statistics = createRoute({ getParentRoute: () => app, path: "/statistics", component: lazyRouteComponent(() => import("./statistics/StatisticsPage")) });
+const decisions = createRoute({ getParentRoute: () => app, path: "/decisions", component: lazyRouteComponent(() => import("./decisions/DecisionsPage")) });
 const accounts = createRoute({ getParentRoute: () => app, path: "/accounts", component: lazyRouteComponent(() => import("./accounts/AccountsPage")) });
 const settings = createRoute({ getParentRoute: () => app, path: "/settings", component: lazyRouteComponent(() => import("./system/SettingsPage")) });
 
 export const router = createRouter({
-  routeTree: root.addChildren([login, app.addChildren([board, mission, missionTab, agents, projects, statistics, system, settings, accounts])]),
+  routeTree: root.addChildren([login, app.addChildren([board, mission, missionTab, agents, projects, statistics, decisions, system, settings, accounts])]),
   context: { client },
   // Replaces only the page that failed: the frame around it stays.
   defaultErrorComponent: PageError,

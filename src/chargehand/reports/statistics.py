@@ -66,13 +66,15 @@ class StatisticsDocument(Document, frozen=True):
 class ModelStatisticsDocument(Document, frozen=True):
     """`model stats`: one entry for each model, provider and address called.
 
-    `learned` has the beliefs about each agent with its model in the project, if decisions are learned.
+    `learned` has the beliefs about each agent with its model in the project. It is empty unless `learns`:
+    decisions are learned, and the optional part for that is installed.
     """
 
     project: str | None
     since: str | None
     models: list[ModelStats]
     learned: tuple[LearnedArm, ...] = ()
+    learns: bool = False
 
 
 class InvoiceLine(Document, frozen=True):
@@ -214,7 +216,7 @@ def model_statistics(reader: StateReader, request: StatisticsRequest) -> ModelSt
 
         learned = learn_arms(OutcomeHistory(lambda: reader.store)(), chosen.project)
     return ModelStatisticsDocument(
-        project=chosen.project, since=chosen.since_text, models=list(models), learned=learned
+        project=chosen.project, since=chosen.since_text, models=list(models), learned=learned, learns=learns
     )
 
 

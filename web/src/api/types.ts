@@ -3352,7 +3352,8 @@ export interface components {
          * ModelStatisticsDocument
          * @description `model stats`: one entry for each model, provider and address called.
          *
-         *     `learned` has the beliefs about each agent with its model in the project, if decisions are learned.
+         *     `learned` has the beliefs about each agent with its model in the project. It is empty unless `learns`:
+         *     decisions are learned, and the optional part for that is installed.
          */
         ModelStatisticsDocument: {
             project: string | null;
@@ -3360,6 +3361,8 @@ export interface components {
             models: components["schemas"]["ModelStats"][];
             /** @default [] */
             learned: components["schemas"]["LearnedArm"][];
+            /** @default false */
+            learns: boolean;
         };
         /**
          * ModelStats
@@ -7648,7 +7651,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `model stats`: one entry for each model, provider and address called. `learned` has the beliefs about each agent with its model in the project, if decisions are learned. */
+            /** @description `model stats`: one entry for each model, provider and address called. `learned` has the beliefs about each agent with its model in the project. It is empty unless `learns`: decisions are learned, and the optional part for that is installed. */
             200: {
                 headers: {
                     /** @description Identifies this content. */

@@ -1,5 +1,4 @@
-import { Button } from "../design/Button";
-import { copyText } from "../design/copyText";
+import { CopyCommand } from "../design/CopyCommand";
 
 /** The commands that make sense now, to copy into a terminal. */
 export function NextCommands({ commands }: { commands: readonly string[] }) {
@@ -10,10 +9,7 @@ export function NextCommands({ commands }: { commands: readonly string[] }) {
       <ul className="stack next">
         {commands.map((command) => (
           <li key={command} className="row">
-            <code className="wrap">{command}</code>
-            <Button kind="quiet" aria-label={`Copy ${command}`} onClick={() => void copyText(command)}>
-              Copy
-            </Button>
+            <CopyCommand command={command} />
           </li>
         ))}
       </ul>

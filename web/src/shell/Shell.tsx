@@ -21,6 +21,7 @@ const PAGES: readonly { to: string; label: string; icon: IconName }[] = [
   { to: "/agents", label: "Agents & models", icon: "agent" },
   { to: "/projects", label: "Projects", icon: "folder" },
   { to: "/statistics", label: "Statistics", icon: "chart" },
+  { to: "/decisions", label: "Decisions", icon: "fork" },
   { to: "/system", label: "System", icon: "system" },
   { to: "/settings", label: "Settings", icon: "settings" },
   { to: "/accounts", label: "Accounts", icon: "person" },

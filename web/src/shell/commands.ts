@@ -21,6 +21,7 @@ export function useCommands(open: (what: Open) => void): Command[] {
       { title: "Go to agents and models", keys: "g a", run: go("/agents") },
       { title: "Go to projects", keys: "g p", run: go("/projects") },
       { title: "Go to statistics", keys: "g t", run: go("/statistics") },
+      { title: "Go to decisions", keys: "g d", run: go("/decisions") },
       { title: "Go to system", keys: "g s", run: go("/system") },
       { title: "Go to settings", keys: "g c", run: go("/settings") },
       { title: "Go to accounts and tokens", keys: "g u", run: go("/accounts") },

@@ -5,9 +5,8 @@ export interface Bar {
   shown: string;
 }
 
-/** Amounts as bars, each with its number; an unknown amount has no bar and is labelled as unknown. */
-export function Bars({ label, bars }: { label: string; bars: readonly Bar[] }) {
-  const most = Math.max(...bars.map(({ value }) => value ?? 0), Number.MIN_VALUE);
+/** Amounts as bars, each with its number; an unknown amount has no bar and is labelled as unknown. `most` fills a bar. */
+export function Bars({ label, bars, most = longest(bars) }: { label: string; bars: readonly Bar[]; most?: number }) {
   return (
     <ul className="bars" aria-label={label}>
       {bars.map((bar) => (
@@ -23,3 +22,5 @@ export function Bars({ label, bars }: { label: string; bars: readonly Bar[] }) {
     </ul>
   );
 }
+
+const longest = (bars: readonly Bar[]) => Math.max(...bars.map(({ value }) => value ?? 0), Number.MIN_VALUE);

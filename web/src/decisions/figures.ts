@@ -1,0 +1,55 @@
+/** Logic of the page on decisions: which candidate was chosen, what a replay and a roll-out say, evidence in queries. */
+import type { BeliefNode, ListedChoice, ReplayedChoices, RolloutView } from "../api/contract";
+import { count, percent, UNKNOWN } from "../format";
+import type { Point } from "../mission/plan/layout";
+
+type Learned = ListedChoice["learned"];
+type Candidate = NonNullable<Learned>["candidates"][number];
+
+/** The observed state of nodes, by name. A map: a node may be named as a property of all objects is. */
+export type Evidence = ReadonlyMap<string, string>;
+
+/** Returns the chosen candidate of a learned choice. A decision for no further attempt names none: its best one is it. */
+export function findChosen(learned: Learned): Candidate | null {
+  if (learned === null) return null;
+  const found = learned.chosen === "" ? learned.candidates[0] : learned.candidates.find(({ name }) => name === learned.chosen);
+  return found ?? null;
+}
+
+export function describeReplay({ same, skipped, different }: ReplayedChoices): string {
+  const all = same + different.length;
+  const left = skipped === 0 ? "" : ` ${skipped} could not be computed: of another version, or an optional part is not installed.`;
+  return (all === 0 ? "There are no learned choices to compute." : `${same} of ${count(all, "learned choice")} gave the same numbers.`) + left;
+}
+
+export function describeSide({ outcomes, good, projects, rate }: RolloutView["state"]["inside"]): string {
+  if (rate === null) return `${UNKNOWN}: there are no outcomes`;
+  return `${percent(rate)}: ${good} of ${count(outcomes, "outcome")} in ${count(projects, "project")}`;
+}
+
+/** Returns the query for the distribution of `target`; evidence on the target itself, or on no node, does not count. */
+export function posteriorSearch(nodes: readonly BeliefNode[], target: string, evidence: Evidence): string {
+  const given = nodes.flatMap(({ name, states }) => {
+    const state = evidence.get(name);
+    return name !== target && state !== undefined && states.includes(state) ? [["given", `${name}=${state}`]] : [];
+  });
+  return new URLSearchParams([["targets", target], ...given]).toString();
+}
+
+/** Returns the nodes with their known parents for the layout, each by its place in the list: names may be anything. */
+export function drawnNodes(nodes: readonly BeliefNode[]): { id: string; after: string[] }[] {
+  const places = new Map(nodes.map(({ name }, place) => [name, String(place)]));
+  return nodes.map(({ parents }, place) => ({ id: String(place), after: parents.flatMap((parent) => places.get(parent) ?? []) }));
+}
+
+/** Returns an SVG path through points that are ordered from left to right; it is level at each. */
+export function curve(points: readonly Point[]): string {
+  return points
+    .map(({ x, y }, place) => {
+      const before = points[place - 1];
+      if (!before) return `M${x} ${y}`;
+      const middle = (before.x + x) / 2;
+      return `C${middle} ${before.y} ${middle} ${y} ${x} ${y}`;
+    })
+    .join("");
+}
