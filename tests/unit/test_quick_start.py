@@ -284,3 +284,22 @@ def test_at_most_four_sets_of_arms_are_kept_those_used_last() -> None:
     assert len(kept) == 4
     folds.fold_outcomes(history, [RouterCandidate(id="arm 5", agent="native")])
     assert folds.save_checkpoints() is None  # nothing was folded
+
+
+def test_arrays_that_bytes_cannot_describe_are_not_stored_and_other_bytes_are_refused() -> None:
+    arms = [RouterCandidate(id="native with one", agent="native")]
+    state = folds.fold_outcomes(outcomes(("one", True, 0.1)), arms)
+    kind = state.kinds["p"]
+    turned = replace(state, kinds={"p": replace(kind, skill_covariances=kind.skill_covariances.T)})
+    with pytest.raises(ValueError, match="row order"):
+        checkpoint.encode_state(turned)
+    content = checkpoint.encode_state(state)
+    plain = msgspec.msgpack.decode(content)
+    shape, data = plain["kinds"]["p"]["skills"]
+    wrong: Any
+    for wrong in ([shape, data[:-8]], [[-1], data], [["x"], data], 7, [[], data], [shape, "text"]):
+        plain["kinds"]["p"]["skills"] = wrong
+        with pytest.raises(ValueError, match=r"."):
+            checkpoint.decode_state(msgspec.msgpack.encode(plain))
+    with pytest.raises(ValueError, match="no beliefs"):
+        checkpoint.decode_state(content[:-1])
