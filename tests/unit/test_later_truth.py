@@ -34,9 +34,9 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.records import Base, Export, Fate, MissionRequest, Presence, Promotion, Verdict
 from chargehand.core.truth import MissionTruth
-from chargehand.decisions.arms import read_history
+from chargehand.decisions import folds
+from chargehand.decisions.arms import write_records
 from chargehand.decisions.explanation import explain_choice
-from chargehand.decisions.routing import router
 from chargehand.decisions.routing.records import TruthFound
 from chargehand.missions import outcomes as history_module
 from chargehand.missions.outcomes import OutcomeHistory
@@ -264,7 +264,7 @@ def test_a_history_that_was_extended_equals_one_read_at_once(
             ):
                 word = truth.find_word(f"{mission}-{attempt}")
                 assert outcome.proved_right == (word if outcome.is_good else None)
-    truths = [each for each in read_history(found) if isinstance(each, TruthFound)]
+    truths = [each for each in write_records(found.outcomes) if isinstance(each, TruthFound)]
     assert len(truths) == sum(each.proved_right is not None for each in found.outcomes)
 
 
@@ -303,7 +303,7 @@ def test_a_changed_word_is_folded_as_if_the_first_had_never_been_given() -> None
     asked = request("one", "two")
     for words in ((True, True), (True, False), (None, False), (None, None)):
         kept = MEANS.choose(asked, judged(*words))  # extends or replaces the fold of the history before
-        router._folds.clear()
+        folds._folds = folds._BeliefFolds()
         assert MEANS.choose(asked, judged(*words)) == kept
 
 

@@ -19,6 +19,7 @@ _LEARNING = threading.RLock()
 _JSON: dict[object, msgspec.json.Decoder[Any]] = {}
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 _PACKED: dict[object, msgspec.msgpack.Decoder[Any]] = {}
+_Hook = Callable[[type, Any], Any]
 
 
 @overload
@@ -31,12 +32,16 @@ def decode_as(content: bytes | str, kind: Any) -> Any:
 
 
 @overload
-def unpack_as(content: bytes, kind: type[_T]) -> _T: ...
+def unpack_as(content: bytes, kind: type[_T], *, hook: _Hook | None = None) -> _T: ...
 @overload
-def unpack_as(content: bytes, kind: Any) -> Any: ...
-def unpack_as(content: bytes, kind: Any) -> Any:
-    """Decode MessagePack as `kind`; raise as `decode_as` does."""
-    return _decode(_learnt(kind, _PACKED, msgspec.msgpack.Decoder), content)
+def unpack_as(content: bytes, kind: Any, *, hook: _Hook | None = None) -> Any: ...
+def unpack_as(content: bytes, kind: Any, *, hook: _Hook | None = None) -> Any:
+    """Decode MessagePack as `kind`; raise as `decode_as` does.
+
+    `hook` makes values of types that msgspec does not know, and may raise `ValueError`; a kind always has the same
+    hook.
+    """
+    return _decode(_learnt(kind, _PACKED, lambda each: msgspec.msgpack.Decoder(each, dec_hook=hook)), content)
 
 
 @overload

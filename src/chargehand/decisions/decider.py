@@ -16,21 +16,28 @@ from chargehand.decisions.rules import FixedRules
 class Decider(Struct, frozen=True, kw_only=True):
     """A chooser with the source of its history; `forecaster` is `None` if decisions are not learned.
 
-    `review` says why a person has to see a green change.
+    `review` says why a person has to see a green change. `keep` is called after each use of the history, to keep
+    what was learned from it.
     """
 
     chooser: Chooser = field(default_factory=FixedRules)
     history: Callable[[], ChoiceHistory] = ChoiceHistory
     review: Callable[[GreenChange], Finding | None] | None = None
     forecaster: Callable[[ForecastFacts, ChoiceHistory], MissionForecast] | None = None
+    keep: Callable[[], object] = tuple
 
     def forecast(self, facts: ForecastFacts) -> MissionForecast | None:
         """Return the forecast of a mission, `None` without a forecaster."""
-        return None if self.forecaster is None else self.forecaster(facts, self.history())
+        if self.forecaster is None:
+            return None
+        found = self.forecaster(facts, self.history())
+        self.keep()
+        return found
 
     def choose(self, context: ChoiceContext) -> Choice:
         """Return the chooser's choice; raise `InfrastructureError` (`choice_invalid`) if it is not allowed."""
         choice = self.chooser.choose(context, self.history())
+        self.keep()
         fault = find_fault(context, choice)
         if fault:
             message = f"the choice for this {context.moment} is not allowed: {fault}"

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from chargehand.core.choices import Candidate, ChoiceHistory
 from chargehand.core.records import Band, MissionForecast
-from chargehand.decisions.arms import name_arm, read_history
+from chargehand.decisions.arms import name_arm
+from chargehand.decisions.folds import fold_outcomes
 from chargehand.decisions.forecast_records import ForecastFacts, LogNormal, TaskProspect
 from chargehand.decisions.forecasting.attempts import (
     POINTS,
@@ -24,8 +25,7 @@ from chargehand.decisions.forecasting.attempts import (
 )
 from chargehand.decisions.forecasting.durations import DurationBelief, learn_duration
 from chargehand.decisions.routing.published import add_published_prior
-from chargehand.decisions.routing.records import RouterBudget, RouterCandidate
-from chargehand.decisions.routing.router import fold_history
+from chargehand.decisions.routing.records import RouterCandidate
 from chargehand.decisions.routing.state import RHOS, Array, KindBelief, TaskBelief
 
 _SAMPLES = 8000
@@ -51,7 +51,7 @@ def learn_arm(facts: ForecastFacts, history: ChoiceHistory) -> ArmBeliefs:
     name = name_arm(Candidate(agent=facts.agent, model=facts.model))
     model = facts.served or facts.model or ""
     (arm,) = add_published_prior([RouterCandidate(id=name, agent=facts.agent, model=model)])
-    state = fold_history(read_history(history), [arm], RouterBudget())
+    state = fold_outcomes(history, [arm])
     return ArmBeliefs(
         arm=arm,
         kind=state.belief(facts.kind, [arm]),

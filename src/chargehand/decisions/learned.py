@@ -17,11 +17,12 @@ from chargehand.core.choices import (
     find_exclusion,
 )
 from chargehand.core.records import ChoiceReason, ReasonCode
-from chargehand.decisions.arms import describe_estimate, make_arm, name_arm, read_history
+from chargehand.decisions.arms import describe_estimate, make_arm, name_arm
+from chargehand.decisions.folds import fold_outcomes
 from chargehand.decisions.learned_steps import StepStakes, choose_next_step
 from chargehand.decisions.routing.published import add_published_prior
 from chargehand.decisions.routing.records import RouterBudget, RouterChoice
-from chargehand.decisions.routing.router import choose_from, fold_history
+from chargehand.decisions.routing.router import choose_from
 from chargehand.decisions.routing.state import TaskBelief
 from chargehand.decisions.rules import FixedRules
 
@@ -79,7 +80,7 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
             explores=self.explores and context.explores,
         )
         arms = add_published_prior([make_arm(each) for each in options])
-        state = fold_history(read_history(history), arms, budget)
+        state = fold_outcomes(history, arms, budget)
         return choose_from(state, TaskBelief(kind=context.kind), arms, budget, seed)
 
 

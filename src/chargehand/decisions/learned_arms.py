@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from chargehand.core.choices import ChoiceHistory
-from chargehand.decisions.arms import name_arm, read_history
+from chargehand.decisions.arms import name_arm
 from chargehand.decisions.explanation import LearnedArm
+from chargehand.decisions.folds import fold_outcomes
 from chargehand.decisions.routing.published import add_published_prior
-from chargehand.decisions.routing.records import RouterBudget, RouterCandidate
-from chargehand.decisions.routing.router import estimate_arms, fold_history
+from chargehand.decisions.routing.records import RouterCandidate
+from chargehand.decisions.routing.router import estimate_arms
 from chargehand.decisions.routing.state import TaskBelief
 
 # The bounds of an 80 % band, in standard deviations.
@@ -28,7 +29,7 @@ def learn_arms(history: ChoiceHistory, kind: str) -> tuple[LearnedArm, ...]:
             for name, each in sorted(candidates.items())
         ]
     )
-    state = fold_history(read_history(history), arms, RouterBudget())
+    state = fold_outcomes(history, arms)
     estimates = estimate_arms(state, TaskBelief(kind=kind), arms)
     found = []
     for place, arm in enumerate(arms):

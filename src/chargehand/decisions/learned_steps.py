@@ -12,20 +12,20 @@ from msgspec.structs import replace
 
 from chargehand.core.choices import Candidate, Choice, ChoiceContext, ChoiceHistory, Strategy, find_exclusion
 from chargehand.core.records import ChoiceReason
-from chargehand.decisions.arms import describe_estimate, name_arm, read_history
+from chargehand.decisions.arms import describe_estimate, name_arm
 from chargehand.decisions.assessment import CauseClass, FailureFacts, diagnose
+from chargehand.decisions.folds import fold_outcomes
 from chargehand.decisions.routing.next_steps import ASK, STOP, choose_step
 from chargehand.decisions.routing.published import add_published_prior
 from chargehand.decisions.routing.records import (
     ArmEstimates,
     PossibleStep,
-    RouterBudget,
     RouterCandidate,
     StepArm,
     StepChoice,
     StepDraw,
 )
-from chargehand.decisions.routing.router import estimate_arms, fold_history
+from chargehand.decisions.routing.router import estimate_arms
 from chargehand.decisions.routing.state import TaskBelief
 from chargehand.decisions.rules import FixedRules
 
@@ -127,7 +127,7 @@ def _estimate(context: ChoiceContext, history: ChoiceHistory, ways: Sequence[_Wa
         ]
     )
     unique = tuple({each.id: each for each in arms}.values())
-    state = fold_history(read_history(history), unique, RouterBudget())
+    state = fold_outcomes(history, unique)
     task = state.tasks.get(context.work) or TaskBelief(kind=context.kind)
     return estimate_arms(state, task, arms)
 

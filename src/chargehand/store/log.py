@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import astuple
 
 from chargehand.core.attempt_events import ModelCalled
@@ -61,6 +62,13 @@ _MODEL_CALLS = "type = 'model.called'"
 _ROWS = f"SELECT {ROW_COLUMNS} FROM missions"
 _LINE = "mission, seq, time, type, payload, digest, prev, hash"
 _RAW_LINE = raw_columns({f"events.{name}": kind for name, kind in LINE_COLUMNS.items()})
+
+
+class LogMark(Struct, frozen=True, kw_only=True):
+    """The hash of the line at a position, "" without such a line, and text that changes with each erasure."""
+
+    hash: str
+    erasures: str
 
 
 def _update_row(connection: Transaction, last: Event, payloads: tuple[Payload, ...], *, owner: str | None) -> None:
@@ -270,6 +278,13 @@ class EventLog:
             found = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
         return int(found[0])
 
+    def mark(self, position: int) -> LogMark:
+        """Return marks that differ if the log up to a position is another or was erased. Raises `StoreError`."""
+        with self._database.read() as connection:
+            row = connection.execute("SELECT hash FROM events WHERE position = ?", (position,)).fetchone()
+            erased = connection.execute("SELECT count(*), coalesce(max(time), '') FROM erasures").fetchone()
+        return LogMark(hash=str(row[0]) if row else "", erasures=f"{erased[0]} {erased[1]}")
+
     def last_seq(self, log: str) -> int:
         """Return the number of the last line of a mission's or project's log, 0 if there are no lines."""
         with self._database.read() as connection:
@@ -343,6 +358,10 @@ class EventLog:
         if not found:
             raise self._unknown(mission)
         return found[0]
+
+    def find_summaries(self, missions: Collection[str]) -> dict[str, MissionListing]:
+        """Return missions by their whole ids, in one query; unknown ones are left out. Raises `StoreError`."""
+        return {each.row.id: each for each in self._listings.find(missions)}
 
     def summaries(
         self, is_live: IsLive | None = None, wanted: MissionFilter = ALL_MISSIONS, *, measures: bool = False

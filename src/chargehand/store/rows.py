@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from threading import Lock
@@ -275,6 +276,12 @@ class Listings:
             while len(self._kept) > _MOST_LISTS:
                 del self._kept[next(iter(self._kept))]
         return kept.listings
+
+    def find(self, missions: Collection[str]) -> tuple[MissionListing, ...]:
+        """Return these missions, unheld, and keep no list of them. Raises `StoreError`."""
+        wanted = (("missions", json.dumps(sorted(missions))),)
+        where = "missions.id IN (SELECT value FROM json_each(:missions))"
+        return self._read((where, wanted, None, False), None, OwnerLiveness(None), None).listings
 
     def _read(
         self,

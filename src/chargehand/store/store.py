@@ -32,6 +32,7 @@ from chargehand.store.projects import Projects, Trust
 if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
     from chargehand.store.accounts import AccessLog, Accounts, Grants
     from chargehand.store.alerts import Alerts, Followers
+    from chargehand.store.derived import DerivedFiles
     from chargehand.store.envelopes import Envelope
     from chargehand.store.idempotency import IdempotencyKeys
     from chargehand.store.networks import NetworkVersions
@@ -145,6 +146,13 @@ class Store:
 
         return Reviews(self.database, clock=self._clock)
 
+    @cached_property
+    def derived(self) -> DerivedFiles:
+        """Files that save reading the log again."""
+        from chargehand.store.derived import DerivedFiles
+
+        return DerivedFiles(self.home, read_only=self.database.read_only)
+
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
         """Remove the payload of one line for good, also from old pages; the chain stays whole and verifies.
 
@@ -152,6 +160,8 @@ class Store:
         """
         self.log.erase(mission, seq, reason=reason)
         self.idempotency.drop_answers()
+        with typed_errors(self.home):
+            self.derived.clear()
         with self.database.plain() as connection:
             # The write-ahead log may still hold the erased content.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -167,6 +177,8 @@ class Store:
             rows = connection.execute("SELECT id FROM missions WHERE id <> project ORDER BY id")
             missions = [name for (name,) in rows]
             differing = tuple(mission for mission in missions if summaries.refold(connection, mission))
+        with typed_errors(self.home):
+            self.derived.clear()
         return Rebuilt(missions=len(missions), differing=differing, renumbered=renumbered)
 
     def sign_head(self, mission: str) -> SignedHead:

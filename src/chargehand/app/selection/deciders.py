@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chargehand.core.choices import Chooser
+from chargehand.core.choices import ChoiceHistory, Chooser
 from chargehand.core.config import Config
 from chargehand.decisions.decider import Decider
 from chargehand.decisions.rules import FixedRules
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chargehand.store.store import Store
+
+_BELIEFS = "beliefs"
 
 
 def make_decider(config: Config, store: Callable[[], Store]) -> Decider:
@@ -44,4 +46,31 @@ def make_decider(config: Config, store: Callable[[], Store]) -> Decider:
 
     limit = decisions.review_percent / 100
     review = RiskReview(limit=limit, history=history) if limit else None
-    return Decider(chooser=chooser, history=history, review=review, forecaster=forecast_mission)
+    learned = _LearnedHistory(history, store)
+    return Decider(
+        chooser=chooser, history=learned, review=review, forecaster=forecast_mission, keep=learned.keep_beliefs
+    )
+
+
+class _LearnedHistory:
+    """The outcomes, with checkpoints of the beliefs that follow from them in a derived file of the store."""
+
+    def __init__(self, outcomes: OutcomeHistory, store: Callable[[], Store]) -> None:
+        self._outcomes = outcomes
+        self._store = store
+        self._is_loaded = False
+
+    def __call__(self) -> ChoiceHistory:
+        from chargehand.decisions.folds import load_checkpoints
+
+        if not self._is_loaded:
+            load_checkpoints(self._store().derived.read(_BELIEFS) or b"")
+            self._is_loaded = True
+        return self._outcomes()
+
+    def keep_beliefs(self) -> None:
+        """Write the checkpoints again after many new outcomes."""
+        from chargehand.decisions.folds import save_checkpoints
+
+        if content := save_checkpoints():
+            self._store().derived.write(_BELIEFS, content)
