@@ -7,7 +7,10 @@ policies. All are pure: equal arguments give equal results.
 from __future__ import annotations
 
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,6 +48,28 @@ _CAUTION = 0.84
 # Its price may be so many times the worth of a solved task, or a tenth of all that was spent on the kind.
 _DEAREST = 5.0
 _LONGEST_PACE = 5.0
+_KEPT_FOLDS = 8
+
+
+class _FoldedRecords(NamedTuple):
+    """A folded history: the first `size` records of `source`, up to `last`."""
+
+    source: Sequence[HistoryRecord]
+    size: int
+    last: HistoryRecord | None
+    state: RouterState
+
+    def begins(self, history: Sequence[HistoryRecord]) -> bool:
+        """Return whether a history begins with this one; of the same list only the length and `last` are read."""
+        if len(history) < self.size:
+            return False
+        if history is self.source:
+            return self.size == 0 or history[self.size - 1] is self.last
+        return len(self.source) >= self.size and history[: self.size] == self.source[: self.size]
+
+
+_folds: OrderedDict[tuple[object, ...], _FoldedRecords] = OrderedDict()
+_folds_lock = threading.Lock()
 
 
 def choose(
@@ -79,8 +104,23 @@ def check_arguments(candidates: Sequence[RouterCandidate], budget: RouterBudget)
 def fold_history(
     history: Sequence[HistoryRecord], candidates: Sequence[RouterCandidate], budget: RouterBudget
 ) -> RouterState:
-    """Return the state after all records."""
-    return RouterState(budget.false_green, budget.false_red).fold(history, candidates)
+    """Return the state after all records; a history that extends an earlier one is folded from there.
+
+    A list that was given before may only have been extended since.
+    """
+    key = (tuple(candidates), budget.false_green, budget.false_red)
+    with _folds_lock:
+        known = _folds.get(key)
+    if known is None or not known.begins(history):
+        known = _FoldedRecords((), 0, None, RouterState(budget.false_green, budget.false_red))
+    new = history[known.size :]
+    state = known.state.fold(new, candidates)
+    with _folds_lock:
+        _folds[key] = _FoldedRecords(history, known.size + len(new), new[-1] if new else known.last, state)
+        _folds.move_to_end(key)
+        while len(_folds) > _KEPT_FOLDS:
+            _folds.popitem(last=False)
+    return state
 
 
 def estimate_arms(state: RouterState, task: TaskBelief, candidates: Sequence[RouterCandidate]) -> ArmEstimates:
