@@ -119,7 +119,8 @@ def test_model_stats_without_calls_reports_an_empty_result(
     done = CliRunner().invoke(chargehand, ["model", "stats", "--since", "7d"])
     assert (done.exit_code, "No model was called since" in done.output) == (0, True)
     shown = CliRunner().invoke(chargehand, ["model", "stats", "--json"])
-    assert json.loads(shown.stdout) == {"project": None, "since": None, "models": []}
+    empty = {"project": None, "since": None, "models": [], "learns": False, "learned": []}
+    assert json.loads(shown.stdout) == empty
 
 
 def test_an_invoice_has_each_call_that_a_provider_may_charge_for(
