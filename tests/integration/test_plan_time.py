@@ -210,7 +210,19 @@ def test_an_unanswered_question_gets_its_default_at_the_time_limit(crew: Crew) -
 
 
 @pytest.mark.usefixtures("unpolled")
-def test_a_deadline_does_not_wait_for_the_checks_of_a_merge(crew: Crew) -> None:
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_deadline_does_not_wait_for_the_checks_of_a_merge(
+    crew: Crew, lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the order to stop is not heeded at first: a mission that is being taken over cannot."""
+    orders, stop = list[str](), App._stop_mission
+
+    def lose(app: App, order: str, why: str) -> None:
+        orders.append(order)
+        if len(orders) > lost:
+            stop(app, order, why)
+
+    monkeypatch.setattr(App, "_stop_mission", lose)
     late = task("late", shell("sleep 600"), deadline=3.0)
     # The second merge is judged again, which takes long.
     check = f"{READS}; test $(ls sub | wc -l) -lt 3 || sleep {MARK} || true"

@@ -66,6 +66,8 @@ from chargehand.missions.verdict.red_base import heed_red_base
 
 # The coordinator's own answer to a question that no longer needs a person.
 _NEEDLESS = "it continued without an answer"
+# How long a mission has to heed the order to stop before it gets another one.
+_AGAIN_SECONDS = 0.5
 
 
 class Coordinator:
@@ -210,9 +212,11 @@ class Coordinator:
         while (due := d.next_due(self._progress, elapsed)) is not None:
             await asyncio.sleep(due - plan_seconds_used(self._journal.state, self._services.clock.now()))
             await self._control.may_go_on()
-            now = await asyncio.to_thread(self._observer.situation)
-            for move in d.stop_late(now):
-                await self._carry_out(move)
+            # A mission that is just being taken over may not heed the order: it gets another one.
+            while moves := d.stop_late(now := await asyncio.to_thread(self._observer.situation)):
+                for move in moves:
+                    await self._carry_out(move)
+                await asyncio.sleep(_AGAIN_SECONDS)
             elapsed = now.elapsed
 
     # --- looking
