@@ -39,8 +39,8 @@ def test_a_hung_agent_leaves_its_last_writes_and_its_processes(tmp_path: Path) -
     hang = (
         f"{GOLD}; echo working; head -c 9000 /dev/zero | tr '\\0' x; echo; echo the end; "
         f"sh -c 'while :; do :; done' spin & setsid sh -c 'sleep 600; : {KEY}' & "
-        "(sleep 600 & exec sleep 700) & for i in $(seq 999); do echo $i > new.txt; mv new.txt last.txt; sleep 0.1; "
-        "done"  # renamed, so that the file is never seen empty
+        "(sleep 600 & exec sleep 700) & "
+        "for i in $(seq 999); do echo $i > new.txt; mv new.txt last.txt; sleep 0.1; done"  # renamed, so that the file is never seen empty
     )
     with time_of_an_agent(4.0):
         state = kit.run(hang)
