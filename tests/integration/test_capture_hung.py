@@ -36,11 +36,12 @@ def captured(kit: MissionKit, state: MissionState) -> dict[str, Any]:
 
 def test_a_hung_agent_leaves_its_last_writes_and_its_processes(tmp_path: Path) -> None:
     kit = MissionKit(tmp_path)
+    # The file is renamed into place, so that it is never seen empty.
     hang = (
         f"{GOLD}; echo working; head -c 9000 /dev/zero | tr '\\0' x; echo; echo the end; "
         f"sh -c 'while :; do :; done' spin & setsid sh -c 'sleep 600; : {KEY}' & "
         "(sleep 600 & exec sleep 700) & "
-        "for i in $(seq 999); do echo $i > new.txt; mv new.txt last.txt; sleep 0.1; done"  # renamed, so that the file is never seen empty
+        "for i in $(seq 999); do echo $i > new.txt; mv new.txt last.txt; sleep 0.1; done"
     )
     with time_of_an_agent(4.0):
         state = kit.run(hang)
