@@ -107,7 +107,7 @@ async def _gateway(place: Path, upstream_port: int) -> None:
     from chargehand.core.clock import SystemClock
     from chargehand.core.mission_events import MissionCreated
     from chargehand.core.records import MissionRequest
-    from chargehand.missions._attempt_log import call_event
+    from chargehand.missions.attempt.log import call_event
     from chargehand.missions.journal import Journal
     from chargehand.models.contract import CallListeners, Price, ServedModel
     from chargehand.models.gateway import Gateway, ServedAttempt

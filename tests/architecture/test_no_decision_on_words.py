@@ -82,7 +82,7 @@ ALLOWED = {
     ("missions/verdict/judgement.py", "check.reason == 'collection_error'"): CHECK,
     ("missions/verdict/judgement.py", "known.reason == 'no_tests_ran'"): CHECK,
     ("missions/verdict/judgement.py", "check.reason == 'exit_code'"): CHECK,
-    ("missions/_attempt_log.py", "content.count(b'\\n')"): "how many lines our own file has",
+    ("missions/attempt/log.py", "content.count(b'\\n')"): "how many lines our own file has",
     ("missions/_policy.py", "answer.strip().lower()"): PERSON,
     ("missions/fork.py", "text.lstrip().startswith('{')"): PERSON,
 }

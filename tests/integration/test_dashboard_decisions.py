@@ -20,7 +20,7 @@ from chargehand.core.mission_events import AgentSelected, AttemptFinished, Missi
 from chargehand.core.records import AttemptStatus, ChoiceReason, MissionRequest, Reason
 from chargehand.decisions.learned import LearnedRules
 from chargehand.identity.accounts import owner
-from chargehand.missions.outcomes import OutcomeHistory
+from chargehand.reports.outcomes import OutcomeHistory
 from chargehand.reports.reading import StateReader
 
 pytestmark = pytest.mark.needs_chromium

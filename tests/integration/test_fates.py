@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from tests.conftest import git
@@ -25,7 +25,7 @@ from chargehand.configuration.run_options import RunRequest
 from chargehand.core.clock import SystemClock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.mission_events import PromotionFollowed
-from chargehand.missions.outcomes import OutcomeHistory
+from chargehand.reports.outcomes import OutcomeHistory
 from mission_kit import GOLD, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap
@@ -59,10 +59,10 @@ class Followed:
         finally:
             app.close()
 
-    def say(self, word: Literal["good", "bad"] | None, actor: str = "ann", **more: object) -> FeedbackDocument:
+    def say(self, word: Literal["good", "bad"] | None, actor: str = "ann", **more: Any) -> FeedbackDocument:
         app = self.app(actor=actor)
         try:
-            return give_feedback(app, self.mission, word=word, **more)  # type: ignore[arg-type]
+            return give_feedback(app, self.mission, word=word, **more)
         finally:
             app.close()
 

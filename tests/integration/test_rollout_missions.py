@@ -14,13 +14,13 @@ from tests.used_state import used_state
 
 from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
-from chargehand.app.rollouts import RolloutView, list_rollouts
 from chargehand.app.worker import Worker
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.state import MissionState
 from chargehand.decisions.rollouts import is_member
 from chargehand.reports.choices import explain_choices
 from chargehand.reports.reading import StateReader
+from chargehand.reports.rollouts import RolloutView, list_rollouts
 
 pytestmark = pytest.mark.needs_bwrap
 

@@ -38,8 +38,8 @@ from chargehand.decisions import folds
 from chargehand.decisions.arms import write_records
 from chargehand.decisions.explanation import explain_choice
 from chargehand.decisions.routing.records import TruthFound
-from chargehand.missions import outcomes as history_module
-from chargehand.missions.outcomes import OutcomeHistory
+from chargehand.reports import outcomes as history_module
+from chargehand.reports.outcomes import OutcomeHistory
 from chargehand.store.store import open_store
 
 BASE = Base(commit="b" * 40, tree="0" * 40, revision="main", branch="main")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chargehand.app.simulation import simulate_capped
+from chargehand.app.wiring.simulation import simulate_capped
 from chargehand.core.errors import InfrastructureError
 from chargehand.decisions.forecast_records import LogNormal, PlanForecast, PlanProspect, TaskProspect
 from chargehand.decisions.plan_simulation import simulate_plan

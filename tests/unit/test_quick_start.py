@@ -27,8 +27,8 @@ from chargehand.decisions import folds
 from chargehand.decisions.learned import LearnedRules
 from chargehand.decisions.routing import checkpoint
 from chargehand.decisions.routing.records import RouterCandidate
-from chargehand.missions import outcomes as history_module
-from chargehand.missions.outcomes import OutcomeHistory
+from chargehand.reports import outcomes as history_module
+from chargehand.reports.outcomes import OutcomeHistory
 from chargehand.store.derived import DerivedFiles
 from chargehand.store.store import Store, open_store
 
@@ -234,7 +234,7 @@ def test_a_directory_that_cannot_be_written_changes_nothing(tmp_path: Path) -> N
 def test_processes_that_write_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
     files = DerivedFiles(tmp_path, read_only=False)
     contents = [bytes([number]) * 100_000 for number in range(4)]
-    writers = [threading.Thread(target=lambda each=each: files.write("a", each)) for each in contents * 5]  # type: ignore[misc]
+    writers = [threading.Thread(target=files.write, args=("a", each)) for each in contents * 5]
     for each in writers:
         each.start()
     for each in writers:

@@ -49,7 +49,7 @@ from chargehand.core.records import AttemptStatus, ChoiceReason, MissionRequest,
 from chargehand.decisions.decider import Decider
 from chargehand.decisions.rollouts import RolloutRules, SequentialGuard, Verdict, is_member, judge_rollout
 from chargehand.decisions.rules import FixedRules
-from chargehand.missions.outcomes import OutcomeHistory
+from chargehand.reports.outcomes import OutcomeHistory
 from chargehand.store.store import open_store
 from chargehand.testing.choices.conformance import ChooserContract
 

@@ -7,7 +7,7 @@ import zlib
 from msgspec.structs import replace
 
 from chargehand.app.selection.deciders import make_decider
-from chargehand.app.simulation import simulate_capped
+from chargehand.app.wiring.simulation import simulate_capped
 from chargehand.configuration.extras import require_extra
 from chargehand.core.choices import ChoiceHistory
 from chargehand.core.config import Config

@@ -274,8 +274,8 @@ def rollouts(out: Output) -> None:
       chargehand config set rollouts.try-small.percent 10
       chargehand decision rollouts
     """
-    from chargehand.app.rollouts import list_rollouts
     from chargehand.reports.reading import StateReader
+    from chargehand.reports.rollouts import list_rollouts
 
     with StateReader.open() as reader:
         listed = list_rollouts(reader)

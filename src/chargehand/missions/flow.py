@@ -21,9 +21,9 @@ from chargehand.core.events import Payload
 from chargehand.core.ids import new_id
 from chargehand.core.mission_events import PROMOTE, AgentSelected, MissionFinished, QuestionAsked
 from chargehand.core.records import MissionRequest, Reason
-from chargehand.missions._attempt_log import archive_replies
 from chargehand.missions._messages import events_of_attempt_end, record_mission_end, requires_next_attempt
 from chargehand.missions.attempt.admission import PATCH_AGENT, Admission, provider_fault
+from chargehand.missions.attempt.log import archive_replies
 from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.attempt.runner import AttemptRunner
 from chargehand.missions.attempt.settlement import AttemptSettlement

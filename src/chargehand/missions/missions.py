@@ -22,10 +22,10 @@ from chargehand.core.records import (
     VerdictScope,
 )
 from chargehand.core.state import ENDED, SETTLED, MissionState
-from chargehand.missions._attempt_log import archive_replies, cancel_open_attempts, settle_lost_calls
 from chargehand.missions._policy import admit
 from chargehand.missions.attempt.admission import Admission
 from chargehand.missions.attempt.leftovers import keep_unfinished
+from chargehand.missions.attempt.log import archive_replies, cancel_open_attempts, settle_lost_calls
 from chargehand.missions.attempt.settlement import AttemptSettlement
 from chargehand.missions.checkpoints import restore_checkpoint
 from chargehand.missions.control import Control, Controls

@@ -29,12 +29,6 @@ from chargehand.core.plan_events import CoordinatorWoken, PlanMade
 from chargehand.core.plans import Plan
 from chargehand.core.records import MissionStatus, Reason
 from chargehand.core.state import DISK, ENDED, MissionState
-from chargehand.missions._attempt_log import (
-    archive_replies,
-    cancel_open_attempts,
-    restore_replies,
-    settle_lost_calls,
-)
 from chargehand.missions._messages import (
     CANCEL,
     GO_ON,
@@ -45,6 +39,12 @@ from chargehand.missions._messages import (
 from chargehand.missions._questions import check_answer, expire_questions, is_about_message
 from chargehand.missions._questions import require_question as require_question
 from chargehand.missions.attempt.leftovers import keep_unfinished
+from chargehand.missions.attempt.log import (
+    archive_replies,
+    cancel_open_attempts,
+    restore_replies,
+    settle_lost_calls,
+)
 from chargehand.missions.causes import RESUMED, mission_cause
 from chargehand.missions.forecasting import find_raised_budget
 from chargehand.missions.holds import events_of_start, is_still_held

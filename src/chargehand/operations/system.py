@@ -8,14 +8,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from chargehand.app import agents, configuration, diagnosis, models, projects, rollouts, storage
+from chargehand.app import agents, configuration, diagnosis, models, projects, storage
 from chargehand.app.agents import AgentList, RoleList, RoleView, TeamList
 from chargehand.app.composition import App
 from chargehand.app.configuration import ConfigurationView
 from chargehand.app.diagnosis import SystemView
 from chargehand.app.models import ModelList, ModelView
 from chargehand.app.projects import ProjectList, ProjectView
-from chargehand.app.rollouts import RolloutList
 from chargehand.app.storage import AuditView, ProvenanceDocument
 from chargehand.identity.accounts import Caller
 from chargehand.operations.operation import (
@@ -28,8 +27,9 @@ from chargehand.operations.operation import (
     Words,
     project_path,
 )
-from chargehand.reports import statistics
+from chargehand.reports import rollouts, statistics
 from chargehand.reports.reading import StateReader
+from chargehand.reports.rollouts import RolloutList
 from chargehand.reports.statistics import (
     AlertsDocument,
     InvoiceDocument,

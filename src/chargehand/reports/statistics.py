@@ -212,7 +212,7 @@ def model_statistics(reader: StateReader, request: StatisticsRequest) -> ModelSt
     learns = reader.user_configuration().config.decisions.learned and has_extra("decisions")
     if learns and chosen.project is not None:
         from chargehand.decisions.learned_arms import learn_arms
-        from chargehand.missions.outcomes import OutcomeHistory
+        from chargehand.reports.outcomes import OutcomeHistory
 
         learned = learn_arms(OutcomeHistory(lambda: reader.store)(), chosen.project)
     return ModelStatisticsDocument(

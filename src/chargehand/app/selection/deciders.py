@@ -8,7 +8,7 @@ from chargehand.core.choices import ChoiceHistory, Chooser
 from chargehand.core.config import Config
 from chargehand.decisions.decider import Decider
 from chargehand.decisions.rules import FixedRules
-from chargehand.missions.outcomes import OutcomeHistory
+from chargehand.reports.outcomes import OutcomeHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -45,12 +45,12 @@ from chargehand.core.events import Payload
 from chargehand.core.log_fields import log_fields
 from chargehand.core.records import Checkpoint, Finding, Reverted
 from chargehand.core.state import PAUSED, STOPPED, AttemptState
-from chargehand.missions._attempt_log import call_event, replies_path, settle_lost_calls
 from chargehand.missions._messages import reject_repeated_message
 from chargehand.missions.attempt.admission import counts_as_failure
 from chargehand.missions.attempt.context import RecordedContext, find_last_tree
 from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, scan_workspace, stopped_by
 from chargehand.missions.attempt.leftovers import find_stopped_tree, keep_workspace
+from chargehand.missions.attempt.log import call_event, replies_path, settle_lost_calls
 from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.attempt.supervision import (
     CriticalMessageGuard,

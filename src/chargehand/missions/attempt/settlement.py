@@ -6,9 +6,9 @@ import contextlib
 
 from chargehand.core.errors import ChargehandError
 from chargehand.core.records import AttemptStatus, Reason
-from chargehand.missions._attempt_log import archive_replies, attempt_end, settle_lost_calls
 from chargehand.missions.attempt.admission import Admission
 from chargehand.missions.attempt.leftovers import keep_unfinished
+from chargehand.missions.attempt.log import archive_replies, attempt_end, settle_lost_calls
 from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from chargehand.app.selection.agents import NATIVE
-from chargehand.core.choices import ChoiceHistory
+from chargehand.core.choices import NATIVE, ChoiceHistory
 from chargehand.core.config import Config, RolloutConfig
 from chargehand.decisions.rollouts import ENOUGH_OUTCOMES, RolloutState, judge_rollout
-from chargehand.missions.outcomes import OutcomeHistory
+from chargehand.reports.outcomes import OutcomeHistory
 from chargehand.reports.reading import StateReader
 
 
