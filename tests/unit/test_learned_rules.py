@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from random import Random
 
 import pytest
@@ -206,6 +207,14 @@ def test_a_person_is_asked_when_no_attempt_can_help() -> None:
     shown = told(choice)
     assert (shown.chosen, shown.candidates[0].name) == ("", "asking a person")
     assert sum(shown.causes.values()) == pytest.approx(1)
+
+
+def test_a_step_is_explained_without_the_part_that_computes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    (_, reason) = MEANS.choose(failed_round(), GOOD).reasons
+    monkeypatch.setitem(sys.modules, "chargehand.decisions.routing.next_steps", None)
+    found = explain_choice(reason)
+    assert found is not None
+    assert (found.replayed, found.candidates[0].name) == (None, "native with two")
 
 
 def test_no_round_costs_more_than_the_money_left() -> None:
