@@ -214,7 +214,6 @@ class CrashKit:
         """Run a site's mission in the foreground until it dies at a point."""
         code = self.run(site, plan=point).wait()
         assert code == -signal.SIGKILL, (point, code, self.output())
-        self._let_go(site)
         self.undisturbed(site)
 
     def worker_dies_at(self, point: str, site: Site) -> None:
@@ -222,11 +221,13 @@ class CrashKit:
         self.detach(site)
         code = self.worker(plan=point).wait()
         assert code == -signal.SIGKILL, (point, code, self.output())
-        self._let_go(site)
         self.undisturbed(site)
 
-    def _let_go(self, site: Site) -> None:
-        """Wait until no mission of a site is held: the launcher of a killed worker may end a moment after it."""
+    def let_go(self, site: Site) -> None:
+        """Wait until no mission of a site is held: the launcher of a killed worker may end a moment after it.
+
+        This opens the store, which ends its write-ahead log.
+        """
         with self.app() as app:
             names = [state.id for state in app.mission_reader.all() if state.repository == str(site.repository)]
             wait_until(lambda: not any(app.mission_reader.live(app.store.log.get(name)) for name in names))

@@ -161,6 +161,7 @@ def test_an_abandoned_mission_is_charged_the_cost_of_its_calls(tmp_path: Path, e
         kit = TalkKit(tmp_path, [(model, address)], kind="cli", act="talk")
         site = kit.site(SCENE)
         kit.die_at("before settled#2", site)
+        kit.let_go(site)
         mission = kit.mission(site)
         with kit.app() as app:
             state = getattr(app.steering, ended)(mission)
