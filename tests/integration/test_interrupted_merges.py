@@ -105,6 +105,7 @@ def test_the_promotion_of_a_dead_worker_is_signed_before_a_rollback(tmp_path: Pa
     kit = CrashKit(tmp_path)
     site = kit.site(SCENES["second try"])
     kit.worker_dies_at("promoted#1", site)
+    kit.let_go(site)
     mission = kit.mission(site)
     with working(kit) as app:
         app.steering.cancel(mission)
