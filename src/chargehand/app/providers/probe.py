@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
 import re
 import time
@@ -25,7 +25,6 @@ from chargehand.core.errors import UpstreamError, UsageError, nearest
 from chargehand.core.ports import KeySource
 from chargehand.core.text import printable
 from chargehand.models.contract import Dialect, ModelCall, ServedModel, UpstreamReply
-from chargehand.network.addresses import is_loopback
 
 if TYPE_CHECKING:
     from chargehand.models.catalogue import Reported
@@ -191,29 +190,38 @@ async def fetch_model_rows(
     address: str, dialect: Dialect, key: str | None, seconds: float
 ) -> dict[str, Mapping[str, Any]] | None:
     """Return the rows of a provider's list by model name, `None` if it has no list."""
-    import httpx
-
     from chargehand.models.probes import list_request
 
     path, headers, field = list_request(dialect, key)
     base = address.rstrip("/")
     url = f"{base}/models" if _VERSION.search(base) else f"{base}{path}"
-    try:
-        # A redirect would carry the key to an address that the user did not configure. A server on this machine is
-        # called without a proxy from the environment.
-        async with httpx.AsyncClient(
-            timeout=seconds, follow_redirects=False, trust_env=not is_loopback(address)
-        ) as client:
-            reply = await client.get(url, headers=headers)
-        listed = reply.json() if reply.status_code == 200 else None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
-        return None
+    listed = await asyncio.to_thread(_fetch_document, "GET", url, seconds, headers=headers)
     rows = listed.get("data", listed.get("models")) if isinstance(listed, dict) else None
     if not isinstance(rows, list):
         return None
     found = {row.get(field): row for row in rows if isinstance(row, dict)}
     # Gemini puts `models/` before each name.
     return {name.removeprefix("models/"): row for name, row in found.items() if isinstance(name, str)}
+
+
+def _fetch_document(
+    method: str,
+    url: str,
+    seconds: float,
+    *,
+    content: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> object:
+    """Return the JSON document at an address, `None` if there is none."""
+    from chargehand.network.http_client import HttpClient, HttpError
+
+    sent = dict(headers or {}) | ({} if content is None else {"Content-Type": "application/json"})
+    try:
+        with HttpClient(seconds=seconds, connect_seconds=seconds) as client:
+            reply = client.send(method, url, content=content, headers=sent)
+            return reply.document() if reply.status == 200 else None
+    except (HttpError, ValueError):
+        return None
 
 
 _CONTEXT_FIELDS = ("context_length", "max_model_len", "inputTokenLimit", "context_window", "max_input_tokens")
@@ -297,15 +305,10 @@ def _first_count(row: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
 
 async def _fetch_ollama_facts(address: str, model: str, seconds: float) -> dict[str, Any]:
     """Return the facts in Ollama's description of a model; nothing if Ollama does not answer."""
-    import httpx
-
     # Ollama's own interface is next to the compatible one, not below it.
     url = f"{address.rstrip('/').removesuffix('/v1')}/api/show"
-    shown: object = None
-    with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
-        async with httpx.AsyncClient(timeout=seconds, trust_env=not is_loopback(address)) as client:
-            reply = await client.post(url, json={"model": model})
-        shown = reply.json() if reply.status_code == 200 else None
+    asked = json.dumps({"model": model}).encode()
+    shown = await asyncio.to_thread(_fetch_document, "POST", url, seconds, content=asked)
     if not isinstance(shown, dict):
         return {}
     found: dict[str, Any] = {}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-import httpx
 import msgspec
 
 from chargehand import __version__
@@ -28,6 +26,7 @@ from chargehand.core.errors import (
 )
 from chargehand.core.text import printable
 from chargehand.network.addresses import is_loopback
+from chargehand.network.http_client import HttpClient, HttpError, HttpReply
 from chargehand.operations.commands import PREFIX, OperationSignature
 
 # Between bytes of an answer: slower work answers 202 after 20 s. The feed sends something every 15 s.
@@ -37,7 +36,6 @@ _RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 _TOO_SOON = ("rate_limited", "busy")
 _LONGEST_WAIT_SECONDS = 10.0
 _LONGEST_SHOWN = 200
-_LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.TimeoutException)
 _CLASSES: Mapping[int, type[ChargehandError]] = {
     2: UsageError,
     3: WaitingError,
@@ -109,16 +107,11 @@ class ServerConnection:
     ) -> None:  # fmt: skip
         self.url, self._retries, self._sleep = url, retries, sleep
         self.version = __version__  # the server's, once it has answered
-        self._client = httpx.Client(
-            base_url=url,
+        self._client = HttpClient(
+            url,
             headers={"Authorization": f"Bearer {token}", "User-Agent": f"chargehand/{__version__}"},
-            # The system's certificates, and $SSL_CERT_FILE.
-            verify=ssl.create_default_context() if url.startswith("https:") else False,
-            timeout=httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS),
-            # The token would be sent to the target of any redirect.
-            follow_redirects=False,
-            # For $HTTPS_PROXY and $NO_PROXY, which apply to other machines.
-            trust_env=not is_loopback(url),
+            seconds=_SILENCE_SECONDS,
+            connect_seconds=_CONNECT_SECONDS,
         )
 
     def __enter__(self) -> ServerConnection:
@@ -143,7 +136,7 @@ class ServerConnection:
         while True:
             sent = None if route.method == "DELETE" else values
             response = self._send(route.method, path, body=sent, headers=headers)
-            if response.status_code != 202:
+            if response.status != 202:
                 return self._answer(response, route)
 
     def show_session(self) -> dict[str, Any]:
@@ -155,11 +148,11 @@ class ServerConnection:
 
     def stream(self, route: OperationSignature, arguments: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the bytes of an answer of any length as they come."""
-        with self._as_errors(), self._client.stream("GET", f"{PREFIX}{route.path}{_query(arguments)}") as response:
-            if response.status_code != 200 or "chargehand-version" not in response.headers:
-                response.read()
-                self._answer(response, route)
-            yield from response.iter_bytes()
+        address = f"{PREFIX}{route.path}{_query(arguments)}"
+        with self._as_errors(), self._client.stream("GET", address) as response:
+            if response.status != 200 or "chargehand-version" not in response.headers:
+                self._answer(response.read(), route)
+            yield from response.pieces()
 
     def follow(self, mission: str) -> Iterator[FeedSignal]:
         """Yield the events of a mission's feed forever; after a broken connection, resume at the last event."""
@@ -168,19 +161,20 @@ class ServerConnection:
         while True:
             try:
                 address = f"{PREFIX}/events{_query({'mission': mission})}"
-                timeout = httpx.Timeout(_FEED_SECONDS, connect=_CONNECT_SECONDS)
-                with self._client.stream("GET", address, headers=headers, timeout=timeout) as response:
+                with self._client.stream("GET", address, headers=headers, silence=_FEED_SECONDS) as response:
                     if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                        response.read()
-                        self._answer(response)
-                        raise self._no_server(response)
+                        whole = response.read()
+                        self._answer(whole)
+                        raise self._no_server(whole)
                     failed = 0
                     yield FeedSignal("", {})
-                    for number, signal in _read_events(_read_lines(response.iter_bytes())):
+                    for number, signal in _read_events(_read_lines(response.pieces())):
                         if number:
                             headers["Last-Event-ID"] = number
                         yield signal
-            except _LOST as error:
+            except HttpError as error:
+                if error.problem == "invalid":
+                    raise _transport_error(self.url, error) from error
                 self._wait_to_retry(failed, error)
             except InfrastructureError as error:  # a proxy answers for a server that is away
                 self._wait_to_retry(failed, error)
@@ -202,21 +196,25 @@ class ServerConnection:
 
     def _send(
         self, method: str, address: str, *, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> httpx.Response:
+    ) -> HttpReply:
         """Send a request, and send it again if its answer was lost or the server is rate-limiting."""
+        content = None if body is None else json.dumps(body).encode()
+        if content is not None:
+            headers = {**(headers or {}), "Content-Type": "application/json"}
         failed = 0
         while True:
             try:
-                with self._as_errors(but=() if method == "GET" else _LOST):
-                    response = self._client.request(method, address, json=body, headers=headers)
-            except _LOST as error:
+                response = self._client.send(method, address, content=content, headers=headers)
+            except HttpError as error:
                 # No server has received it yet; or a timeout occurred twice.
-                is_unsent = failed == 0 and isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-                if is_unsent or (failed and isinstance(error, httpx.ReadTimeout)):
+                is_hopeless = (
+                    error.is_unsent if failed == 0 else error.problem == "timeout" and not error.is_unsent
+                )
+                if method == "GET" or is_hopeless or error.problem in ("invalid", "too_large"):
                     raise _transport_error(self.url, error) from error
                 self._wait_to_retry(failed, error)
             else:
-                too_soon = response.status_code in (429, 503) and _error_of(response).get("code") in _TOO_SOON
+                too_soon = response.status in (429, 503) and _error_of(response).get("code") in _TOO_SOON
                 if not too_soon or failed >= len(self._retries):
                     return response
                 after = response.headers.get("retry-after", "")
@@ -224,20 +222,18 @@ class ServerConnection:
             failed += 1
 
     @contextlib.contextmanager
-    def _as_errors(self, *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """Convert transport failures to our errors, except `but`."""
+    def _as_errors(self) -> Iterator[None]:
+        """Convert transport failures to our errors."""
         try:
             yield
-        except but:
-            raise
-        except httpx.HTTPError as error:
+        except HttpError as error:
             raise _transport_error(self.url, error) from error
 
-    def _answer(self, response: httpx.Response, route: OperationSignature | None = None) -> RemoteAnswer:
+    def _answer(self, response: HttpReply, route: OperationSignature | None = None) -> RemoteAnswer:
         version = response.headers.get("chargehand-version", "")
         self.version = version or self.version
-        is_json = response.headers.get("content-type", "").partition(";")[0] == "application/json"
-        status = response.status_code
+        is_json = response.media == "application/json"
+        status = response.status
         if status // 100 == 3:
             where = printable(response.headers.get("location", "elsewhere")[:_LONGEST_SHOWN])
             raise InfrastructureError(
@@ -274,9 +270,9 @@ class ServerConnection:
                 hint="a proxy in between may have cut it: ask again; a change may have been made (mission list)",
             ) from error
 
-    def _no_server(self, response: httpx.Response) -> InfrastructureError:
+    def _no_server(self, response: HttpReply) -> InfrastructureError:
         kind = response.headers.get("content-type", "") or "nothing"
-        status = response.status_code
+        status = response.status
         return InfrastructureError(
             f"{self.url} answers {status} with {printable(kind[:_LONGEST_SHOWN])}: it is not a Chargehand server",
             code="server_unknown",
@@ -293,15 +289,15 @@ class ServerConnection:
 
 
 def _query(values: Mapping[str, Any]) -> str:
-    pairs: list[tuple[str, str | int | float | bool | None]] = []
+    pairs: list[tuple[str, str]] = []
     for name, value in values.items():
         for each in value if isinstance(value, list | tuple) else (value,):
             if each is not None:
                 pairs.append((name, str(each).lower() if isinstance(each, bool) else str(each)))
-    return f"?{httpx.QueryParams(pairs)}" if pairs else ""
+    return f"?{urlencode(pairs)}" if pairs else ""
 
 
-def _error_of(response: httpx.Response) -> dict[str, str]:
+def _error_of(response: HttpReply) -> dict[str, str]:
     """Return the error in a server's answer, or {}."""
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         found = decode_as(response.content, dict[str, dict[str, str]]).get("error", {})
@@ -309,25 +305,22 @@ def _error_of(response: httpx.Response) -> dict[str, str]:
     return {}
 
 
-def _transport_error(url: str, error: httpx.HTTPError) -> InfrastructureError:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return InfrastructureError(
-                f"the certificate of {url} is invalid: {cause.verify_message}",
-                code="server_certificate",
-                hint="if your own authority signed it, name its file in SSL_CERT_FILE; otherwise another server"
-                " may be answering",
-            )
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(error, httpx.TimeoutException):
+def _transport_error(url: str, error: HttpError) -> InfrastructureError:
+    if error.problem == "certificate":
+        return InfrastructureError(
+            f"the certificate of {url} is invalid: {error}",
+            code="server_certificate",
+            hint="if your own authority signed it, name its file in SSL_CERT_FILE; otherwise another server"
+            " may be answering",
+        )
+    if error.problem == "timeout":
         return InfrastructureError(
             f"{url} does not answer in time",
             code="server_timeout",
             hint="is it busy, or a firewall in between? try again",
         )
     return InfrastructureError(
-        f"cannot reach a server at {url}: {printable(str(error)) or type(error).__name__}",
+        f"cannot reach a server at {url}: {error}",
         code="server_unreachable",
         hint="`chargehand up` starts one there; check address and port",
     )

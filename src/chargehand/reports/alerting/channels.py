@@ -26,7 +26,7 @@ from chargehand.network.addresses import is_loopback
 from chargehand.reports.alerting.words import NoticeDocument
 
 if TYPE_CHECKING:
-    import httpx
+    from chargehand.network.http_client import HttpClient
 
 _SECONDS = 5.0
 # Seconds before each retry.
@@ -110,32 +110,27 @@ class WebhookChannel:
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
         """Post the notices in order until one fails; each is tried three times at most."""
-        import httpx
+        from chargehand.network.http_client import HttpClient
 
         key = _secret(self._keys, self._secret) if self._secret else ""
-        with httpx.Client(
-            timeout=_SECONDS, follow_redirects=False, trust_env=not is_loopback(self._url)
-        ) as client:
+        with HttpClient(seconds=_SECONDS, connect_seconds=_SECONDS) as client:
             for taken, notice in enumerate(notices):
                 try:
                     self._post(client, msgspec.json.encode(notice), key)
                 except ChannelFailedError as error:
                     raise ChannelFailedError(str(error), taken=taken) from None
 
-    def _post(self, client: httpx.Client, body: bytes, key: str) -> None:
-        import httpx
+    def _post(self, client: HttpClient, body: bytes, key: str) -> None:
+        from chargehand.network.http_client import HttpError
 
         for pause in (*self._pauses, None):
             headers = {"Content-Type": "application/json"}
             if key:
                 headers[SIGNATURE_HEADER] = signature(body, key, moment=int(time.time()))
             try:
-                # Streamed and closed unread: a server could hold the connection, or fill the memory.
-                with client.stream("POST", self._url, content=body, headers=headers) as answer:
-                    status = answer.status_code
-            # Without the error's text, which may repeat the address with a token.
-            except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-                problem = f"no answer ({type(error).__name__})"
+                status = client.status("POST", self._url, content=body, headers=headers)
+            except HttpError as error:
+                problem = f"no answer: {error}"
             else:
                 if 200 <= status < 300:
                     return

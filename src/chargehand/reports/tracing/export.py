@@ -20,7 +20,6 @@ from chargehand.core.errors import ChargehandError
 from chargehand.core.events import Event
 from chargehand.core.mission_events import MissionFinished
 from chargehand.core.redaction import Redactor
-from chargehand.network.addresses import is_loopback
 from chargehand.reports._threads import run_in_thread
 from chargehand.reports.reading import StateReader
 from chargehand.reports.tracing.spans import Attribute, Span, SpanBuilder
@@ -160,7 +159,7 @@ class TraceExporter:
 
 def send_spans(config: TracesConfig, spans: Sequence[Span], *, secret: str | None) -> None:
     """Post spans to the configured collector. Raises `ExportFailedError`."""
-    import httpx
+    from chargehand.network.http_client import HttpClient, HttpError
 
     assert config.endpoint is not None
     base = config.endpoint.rstrip("/")
@@ -168,16 +167,10 @@ def send_spans(config: TracesConfig, spans: Sequence[Span], *, secret: str | Non
     headers = {"Content-Type": "application/json"} | ({config.header: secret} if secret else {})
     body = json.dumps(otlp_document(spans)).encode()
     try:
-        # The body is not read: only the status counts.
-        with (
-            httpx.Client(
-                timeout=_REQUEST_SECONDS, follow_redirects=False, trust_env=not is_loopback(url)
-            ) as client,
-            client.stream("POST", url, content=body, headers=headers) as answer,
-        ):
-            status = answer.status_code
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        raise ExportFailedError(f"no answer from the collector ({type(error).__name__})") from None
+        with HttpClient(seconds=_REQUEST_SECONDS) as client:
+            status = client.status("POST", url, content=body, headers=headers)
+    except HttpError as error:
+        raise ExportFailedError(f"no answer from the collector: {error}") from None
     if not 200 <= status < 300:
         # Only errors in the spans themselves are permanent.
         raise ExportFailedError(f"the collector answered {status}", permanent=status in (400, 413, 422))
