@@ -116,7 +116,7 @@ class ForgeComment(Struct, frozen=True, kw_only=True):
 
 
 class ForgeRequest(Struct, frozen=True, kw_only=True):
-    """A pull or merge request; `title` has no draft prefix, and `merged` is its commit on `base`.
+    """A pull or merge request; `title` has no draft prefix, and `merged` its commit on `base`.
 
     `mergeable` is `None` while the forge has not computed it. `head_repository` differs for forks, "" if deleted.
     """
@@ -297,7 +297,7 @@ class Forge(Protocol):
         ...
 
     def merge(self, repository: str, number: int, *, commit: str, method: MergeMethod) -> None:
-        """Merge a request. Raises `ForgeError` (`refused`) if its head is not `commit`, or rules forbid it."""
+        """Merge a request. Raises `ForgeError` (`refused`) if its head is another commit, or by rules."""
         ...
 
     def statuses(self, repository: str, commit: str) -> Sequence[CommitStatus]:
