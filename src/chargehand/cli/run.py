@@ -69,6 +69,16 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
         ask = confirm_trust if out.can_ask and not request.yes else None
         if idempotency_key is not None and not request.detach:
             raise UsageError("--idempotency-key needs --detach", hint="add --detach")
+        if request.issue is not None:
+            if idempotency_key is not None:
+                hint = "leave it out: an issue is taken once however often it is named"
+                raise UsageError("--idempotency-key does not go with --issue", hint=hint)
+            from chargehand.app.forges import take_issue
+
+            mission = take_issue(app, request.issue, request, confirm_trust=ask)
+            if request.detach:
+                return leave_to_worker(app, out, mission)
+            return follow_to_end(app, out, mission, asks=not request.yes)
         request, plan = plan_request(app, request)
         if idempotency_key is not None:
             request, key = key_request(app, request, idempotency_key)

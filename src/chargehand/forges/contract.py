@@ -183,8 +183,8 @@ class NewRequest(Struct, frozen=True, kw_only=True):
 class Forge(Protocol):
     """One account at one forge; used by one thread at a time.
 
-    Every method raises `ForgeError`. Reads are repeated after transient failures. A change is sent again only if it
-    was not carried out: otherwise the error has `may_have_acted`, and the caller looks before it acts again.
+    Every method raises `ForgeError`. Reads are repeated after transient failures. A change is sent again only if
+    it was not carried out: otherwise the error has `may_have_acted`, and the caller looks before it acts again.
     `repository` arguments are OWNER/NAME (GitLab: with all groups).
     """
 
@@ -245,6 +245,10 @@ class Forge(Protocol):
 
     def edit_comment(self, repository: str, number: int, comment: int, body: str) -> ForgeComment:
         """Replace the text of a comment of the account."""
+        ...
+
+    def delete_comment(self, repository: str, number: int, comment: int) -> None:
+        """Delete a comment of the account; may be repeated."""
         ...
 
     def branch(self, repository: str, name: str) -> str | None:
@@ -353,8 +357,8 @@ class IssueAddress(Struct, frozen=True):
 class ForgeKind(Struct, frozen=True, kw_only=True):
     """A kind of forge: its usual address, the usual name of its token's secret, and how to open one.
 
-    `parse` reads the path of a page below the forge's address, `None` for another page. `scopes` are the least that
-    a token needs, in the forge's words.
+    `parse` reads the path of a page below the forge's address, `None` for another page. `scopes` are the least
+    that a token needs, in the forge's words.
     """
 
     open: Callable[[ForgeSetup], Forge]

@@ -1,0 +1,105 @@
+"""Claims of issues: comments whose order at the forge decides who works on an issue.
+
+A claim is a comment with a mark. The first claim of an issue holds; a later one replaces it only by naming its
+id, and of several that name the same one the first counts. So the forge's order of comments decides alone, and a
+holder that comes back finds its claim replaced, whatever its clock says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from chargehand.core.codec import decode_as
+from chargehand.core.text import late_pattern
+from chargehand.forges.contract import Forge, ForgeComment
+
+# A holder edits its claim more often than this; then another may replace it.
+LEASE = timedelta(hours=1)
+_MARK = late_pattern(r"<!-- chargehand:claim (\{[^<>]{1,400}\}) -->\s*\Z", re.ASCII)
+ClaimState = Literal["held", "released"]
+
+
+class ClaimMark(Struct, frozen=True, kw_only=True):
+    """The mark of a claim: the mission that holds it, and the id of the claim that it replaces (0: none)."""
+
+    mission: str
+    after: int = 0
+    state: ClaimState = "held"
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """The claim that holds, with its comment."""
+
+    comment: ForgeComment
+    mark: ClaimMark
+
+    def is_over(self, now: datetime) -> bool:
+        """Return whether its holder has shown no sign of life for the lease."""
+        return now - self.comment.updated >= LEASE
+
+
+def with_mark(text: str, mark: ClaimMark) -> str:
+    """Return the text of a claiming comment."""
+    return f"{text}\n\n<!-- chargehand:claim {msgspec.json.encode(mark).decode()} -->"
+
+
+def read_mark(body: str) -> ClaimMark | None:
+    """Return the mark of a comment, `None` if it has none."""
+    found = _MARK.search(body)
+    try:
+        return decode_as(found[1], ClaimMark) if found else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def find_claim(comments: Sequence[ForgeComment], *, may_claim: Callable[[str], bool]) -> Claim | None:
+    """Return the claim that holds; marks in comments of people who may not claim are ignored."""
+    holds: Claim | None = None
+    for comment in sorted(comments, key=lambda each: each.id):
+        mark = read_mark(comment.body)
+        expected = holds.comment.id if holds else 0
+        if mark is not None and mark.after == expected and may_claim(comment.author):
+            holds = Claim(comment=comment, mark=mark)
+    return holds
+
+
+def claim_issue(
+    forge: Forge, repository: str, number: int, *, mission: str, text: str, now: datetime, again: bool = False
+) -> tuple[ForgeComment | None, Claim | None]:
+    """Claim an issue for a mission; return the claiming comment, or `None` and the claim that holds.
+
+    A claim whose holder released it is replaced only with `again`. The lease of another is judged by the forge's
+    clock, that of the new comment. Raises `ForgeError`.
+    """
+    may = WriteRights(forge, repository)
+    before = find_claim(forge.comments(repository, number), may_claim=may)
+    if before is not None and not (again if before.mark.state == "released" else before.is_over(now)):
+        return None, before
+    mark = ClaimMark(mission=mission, after=before.comment.id if before else 0)
+    own = forge.add_comment(repository, number, with_mark(text, mark))
+    holds = find_claim(forge.comments(repository, number), may_claim=may)
+    lives = before is not None and before.mark.state == "held" and not before.is_over(own.created)
+    if holds is None or holds.comment.id != own.id or lives:
+        forge.delete_comment(repository, number, own.id)
+        return None, before if lives else holds
+    return own, holds
+
+
+class WriteRights:
+    """Whether people may write to a repository, asked once per person."""
+
+    def __init__(self, forge: Forge, repository: str) -> None:
+        self._forge, self._repository = forge, repository
+        self._known: dict[str, bool] = {}
+
+    def __call__(self, login: str) -> bool:
+        """Return whether a person has write right; raises `ForgeError`."""
+        if login not in self._known:
+            self._known[login] = self._forge.right(self._repository, login) in ("write", "admin")
+        return self._known[login]
