@@ -33,7 +33,7 @@ _TRANSIENT = ("unreachable", "broken", "rate_limited")
 
 
 class ForgeError(ChargehandError):
-    """A forge did not do what was asked; message and hint contain no token.
+    """A forge did not carry out a call; message and hint contain no token.
 
     The code is `forge_` and the problem. `is_transient`: the same call may succeed later, `retry_seconds` from now
     if the forge said so. `may_have_acted`: the answer was lost, so look before repeating.
@@ -183,8 +183,8 @@ class NewRequest(Struct, frozen=True, kw_only=True):
 class Forge(Protocol):
     """One account at one forge; used by one thread at a time.
 
-    Every method raises `ForgeError`. Reads are repeated after transient failures. A change is sent again only if it
-    was not carried out: otherwise the error has `may_have_acted`, and the caller looks before it acts again.
+    Every method raises `ForgeError`. Reads are repeated after transient failures. A change is sent again only if
+    it was not carried out: otherwise the error has `may_have_acted`, and the caller looks before it acts again.
     `repository` arguments are OWNER/NAME (GitLab: with all groups).
     """
 
@@ -200,7 +200,7 @@ class Forge(Protocol):
         ...
 
     def git_login(self) -> GitLogin | None:
-        """Return the login for git over https, `None` if git needs none."""
+        """Return the login for git over https, `None` if git needs no login."""
         ...
 
     def repository(self, repository: str) -> ForgeRepository:
@@ -309,7 +309,7 @@ class Forge(Protocol):
         ...
 
     def read_log(self, repository: str, status: CommitStatus, *, most: int = 65_536) -> str:
-        """Return the end of the log of a check, of at most `most` characters; "" if there is none."""
+        """Return the end of the log of a check, of at most `most` characters; "" without a log."""
         ...
 
     def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
@@ -353,8 +353,8 @@ class IssueAddress(Struct, frozen=True):
 class ForgeKind(Struct, frozen=True, kw_only=True):
     """A kind of forge: its usual address, the usual name of its token's secret, and how to open one.
 
-    `parse` reads the path of a page below the forge's address, `None` for another page. `scopes` are the least that
-    a token needs, in the forge's words.
+    `parse` reads the path of a page below the forge's address, `None` for another page. `scopes` are the least
+    that a token needs, in the forge's words.
     """
 
     open: Callable[[ForgeSetup], Forge]
