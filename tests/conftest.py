@@ -37,6 +37,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 pytest.register_assert_rewrite(
     "chargehand.testing.sandbox",
     "chargehand.testing.agents.conformance",
+    "chargehand.testing.forges",
     "chargehand.testing.names.suites",
 )
 

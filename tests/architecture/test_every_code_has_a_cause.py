@@ -13,6 +13,7 @@ import pytest
 
 from chargehand.agents.native.model_client import _UNCARRIED
 from chargehand.core.records import CheckStatus
+from chargehand.forges.contract import ForgeProblem
 from chargehand.missions.attempt.admission import _MENDED_BY_PERSONS
 from chargehand.missions.causes import load_causes
 from chargehand.missions.services import _KNOWN
@@ -45,6 +46,7 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
         {*get_args(RefusalCode), _UNCARRIED, "model_failed", "upstream_page", "upstream_untrusted"} - {""}
     ),
     ("checks/areas.py", "findings"): lambda: first_of_returned_tuples("checks/areas.py", "_broken"),
+    ("forges/contract.py", "__init__"): lambda: {f"forge_{problem}" for problem in get_args(ForgeProblem)},
     ("missions/attempt/admission.py", "_ask_person"): lambda: (
         {*_MENDED_BY_PERSONS, "breaker_open", "provider_down"}
     ),

@@ -45,6 +45,7 @@ SUITES = {
     "cli": ("test_agent_contract.py", "class TestCli(AgentContract)"),
     "acp": ("test_agent_contract.py", "class TestAcp(AgentContract)"),
     "patch": ("test_agent_contract.py", "class TestPatch(AgentContract)"),
+    "local": ("test_forges_local.py", "class TestLocal(ForgeContract)"),
 }
 
 

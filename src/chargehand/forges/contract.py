@@ -33,7 +33,7 @@ _TRANSIENT = ("unreachable", "broken", "rate_limited")
 
 
 class ForgeError(ChargehandError):
-    """A forge did not do what was asked; message and hint contain no token.
+    """A forge did not carry out a call; message and hint contain no token.
 
     The code is `forge_` and the problem. `is_transient`: the same call may succeed later, `retry_seconds` from now
     if the forge said so. `may_have_acted`: the answer was lost, so look before repeating.
@@ -200,7 +200,7 @@ class Forge(Protocol):
         ...
 
     def git_login(self) -> GitLogin | None:
-        """Return the login for git over https, `None` if git needs none."""
+        """Return the login for git over https, `None` if git needs no login."""
         ...
 
     def repository(self, repository: str) -> ForgeRepository:
@@ -313,7 +313,7 @@ class Forge(Protocol):
         ...
 
     def read_log(self, repository: str, status: CommitStatus, *, most: int = 65_536) -> str:
-        """Return the end of the log of a check, of at most `most` characters; "" if there is none."""
+        """Return the end of the log of a check, of at most `most` characters; "" without a log."""
         ...
 
     def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
