@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, open_entry
 from chargehand.app.forge.claims import claim_issue
 from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
-from chargehand.app.forge.tending import Tender
+from chargehand.app.forge.tending import QUIET, Tender
 from chargehand.app.forge.texts import issue_request, progress_text, read_command
 from chargehand.app.missions import addressed_mission, answer_mission, cancel_mission, promote_mission
 from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
@@ -154,8 +154,8 @@ def take_issue(
     """Claim an issue, and record a mission that resolves it; return the mission's id.
 
     It starts from the target branch as it is at the forge. Nothing is claimed for a request that could not begin.
-    Raises `UsageError`, `ForgeError`, `RefusedError` (`issue_closed`, `issue_taken`, `issue_request`) and the errors
-    of `record_mission`.
+    Raises `UsageError`, `ForgeError`, `RefusedError` (`issue_closed`, `issue_taken`, `issue_request`) and the
+    errors of `record_mission`.
     """
     if request.text is not None or request.file is not None or request.repo or request.base:
         raise UsageError(
@@ -323,10 +323,10 @@ class ForgeWatch:
     One process of a state directory does so at a time. A failure is logged once and tried again after a pause.
     """
 
-    def __init__(self, app: App, *, takes: bool = True) -> None:
+    def __init__(self, app: App, *, takes: bool = True, quiet: timedelta = QUIET) -> None:
         self._app = app
         self._memos = ForgeMemos(app.store.followers)
-        self._tender = Tender(reader=app, memos=self._memos, deeds=_MissionDeeds(app))
+        self._tender = Tender(reader=app, memos=self._memos, deeds=_MissionDeeds(app), quiet=quiet)
         self._takes = takes
         self._looked: dict[str, float] = {}
         self._paused: dict[str, tuple[float, float]] = {}

@@ -37,7 +37,7 @@ def set_(name: str, out: Output) -> None:
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
-        # A function, not a value: it is called once the name is known to be valid, so that no person types in vain.
+        # Called once the name is known to be valid, so that no person types in vain.
         kept = keep_secret(reader, name, read=lambda: read_hidden(f"value of {name}"))
     out.document(kept)
     out.text(f"{name} is stored in {kept.kept_in}")

@@ -181,6 +181,15 @@ class LocalForge:
             self.directory.save(repository, name, new)
         return new
 
+    def delete_comment(self, repository: str, number: int, comment: int) -> None:
+        """Delete a comment of the account."""
+        with self._change(repository, "read"):
+            name = f"comments/{number}/{comment:012d}.json"
+            found = self.directory.find(repository, name, ForgeComment)
+            if found is not None and found.author != self._acting():
+                raise ForgeError("forbidden", f"comment {comment} of {repository} is by {found.author}")
+            self.directory.place(repository, name).unlink(missing_ok=True)
+
     # Branches and requests
 
     def branch(self, repository: str, name: str) -> str | None:

@@ -146,7 +146,9 @@ class RequestTarget(DeliveryTarget):
 
         found, _ = report_mission(self._reader, self._journal.mission)
         # The promotion is valid, and only its delivery is unfinished.
-        report = replace(found, status="promoted", final=True)
+        # Without what describes this machine: the request is read by others.
+        details = replace(found.details, repository=link.repository)
+        report = replace(found, status="promoted", final=True, user=link.account, details=details)
         rendered = render_report(report)
         attached: tuple[str, ...] = ()
         if request is not None:

@@ -39,7 +39,7 @@ from chargehand.reports.reading import StateReader
 # The text of an open issue's progress names the time in steps of this: each edit renews the claim.
 _STEP = timedelta(minutes=20)
 # Comments on lines that are not part of a review are collected for so long.
-_QUIET = timedelta(seconds=20)
+QUIET = timedelta(seconds=20)
 _LARGEST_LOG = 12_000
 
 
@@ -73,7 +73,7 @@ class Tender(Struct, frozen=True, kw_only=True):
     reader: StateReader
     memos: ForgeMemos
     deeds: Deeds
-    quiet: timedelta = _QUIET
+    quiet: timedelta = QUIET
 
     def visit(self, story: Story) -> None:
         """Do what is due for one issue. Raises `ForgeError`, `ChargehandError`."""

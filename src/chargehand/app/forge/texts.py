@@ -27,16 +27,16 @@ _HIDDEN = late_pattern(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _OURS = late_pattern(r"<!-- chargehand:[a-z]+ ")
 _COMMAND = late_pattern(r"/(answer|stop|retry|revise)\b[ \t]*(.*)", re.DOTALL)
 _STATUS_TEXT = {
-    "planned": "is about to start",
-    "running": "is at work",
-    "waiting": "waits for a person",
-    "paused": "is paused",
-    "promoted": "is done",
-    "refused": "ended: no result passed the checks",
+    "planned": "is about to start on this issue",
+    "running": "works on this issue",
+    "waiting": "works on this issue and waits for a person",
+    "paused": "has paused the work on this issue",
+    "promoted": "has a result",
+    "refused": "has no result that passes the checks",
     "failed": "failed",
-    "exhausted": "ended: its budget or time is used up",
-    "cancelled": "was cancelled",
-    "discarded": "was discarded",
+    "exhausted": "has used up its budget or time",
+    "cancelled": "was stopped",
+    "discarded": "has a result that a person discarded",
 }
 
 
@@ -135,8 +135,7 @@ def progress_text(
     state: MissionState | None, link: IssueLink | None, request_url: str = "", more: str = ""
 ) -> str:
     """Return the progress comment of an issue, without its mark."""
-    status = _STATUS_TEXT[state.status] if state is not None else "is about to start"
-    lines = [f"**Chargehand** works on this issue and {status}."]
+    lines = [f"**Chargehand** {_STATUS_TEXT['planned' if state is None else state.status]}."]
     if state is not None:
         lines += ["", f"- mission {code(state.id)}"]
         lines += [f"- {_attempts(state)}"] if state.attempts else []
