@@ -17,6 +17,7 @@ from chargehand.app.forges import ForgeWatch, take_issue
 from chargehand.app.worker import Worker
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.mission_events import ForgeActed
+from chargehand.core.records import IssueLink, RedBase
 from chargehand.core.state import MissionState
 from chargehand.forges.contract import Forge, ForgeRequest
 from chargehand.forges.local import LocalForge, create_repository
@@ -92,10 +93,10 @@ class ForgeKit:
         finally:
             app.close()
 
-    def take(self, number: int) -> str:
+    def take(self, number: int, red_base: RedBase | None = None) -> str:
         """Take an issue by its address."""
         with self.app() as app:
-            return take_issue(app, f"home:{NAME}#{number}", RunRequest(yes=True))
+            return take_issue(app, f"home:{NAME}#{number}", RunRequest(yes=True, red_base=red_base))
 
     def work(self) -> None:
         """Run what can run, as a worker."""
@@ -124,12 +125,16 @@ class ForgeKit:
             found = app.store.log.read(mission, types=(ForgeActed.type,))
             return [each.payload.decode().split('"key":"')[1].split('"')[0] for each in found if each.payload]
 
-    def request(self, mission: str) -> ForgeRequest:
-        """Return the only request of a mission's branch."""
+    def link(self, mission: str) -> IssueLink:
+        """Return the issue of a mission."""
         asked = self.state(mission).request
         assert asked is not None
         assert asked.issue is not None
-        (found,) = self.ada.find_requests(NAME, asked.issue.branch)
+        return asked.issue
+
+    def request(self, mission: str) -> ForgeRequest:
+        """Return the only request of a mission's branch."""
+        (found,) = self.ada.find_requests(NAME, self.link(mission).branch)
         return found
 
     def comments(self, number: int) -> list[str]:

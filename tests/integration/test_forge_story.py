@@ -145,7 +145,7 @@ def test_only_people_with_write_right_stop_a_mission(tmp_path: Path) -> None:
 def test_an_answer_counts_from_people_with_write_right(tmp_path: Path) -> None:
     kit = ForgeKit(tmp_path, "echo more >> README.md")
     number = kit.issue()
-    mission = kit.take(number)
+    mission = kit.take(number, red_base="ask")
     kit.bob.add_comment(NAME, number, "/answer 1")  # before there is a question
     kit.work()
     asked = kit.state(mission).open_question
@@ -162,6 +162,31 @@ def test_an_answer_counts_from_people_with_write_right(tmp_path: Path) -> None:
     kit.step()
     answered = kit.state(mission).questions[asked.id]
     assert (answered.answer, answered.identity) == (asked.options[-1], "forge:home/bob")
+
+
+@pytest.mark.parametrize(("word", "status"), [("/promote", "promoted"), ("/discard", "discarded")])
+def test_a_person_decides_about_a_result_by_a_comment(tmp_path: Path, word: str, status: str) -> None:
+    kit = ForgeKit(tmp_path, "echo more >> README.md")
+    number = kit.issue()
+    mission = kit.take(number)
+    kit.work()
+    assert kit.state(mission).status == "waiting"
+    kit.bob.add_comment(NAME, number, word)  # before the change was shown
+    kit.step()
+    kit.step()
+    assert kit.state(mission).status == "waiting"
+    shown = kit.comments(number)
+    assert any("+more" in each for each in shown)
+    assert sum("chargehand:approval" in each for each in shown) == 1
+    kit.eve.add_comment(NAME, number, word)
+    kit.step()
+    assert kit.state(mission).status == "waiting"
+    kit.bob.add_comment(NAME, number, word)
+    kit.step()
+    assert kit.state(mission).status == status
+    assert [each.is_open for each in kit.ada.find_requests(NAME, kit.link(mission).branch)] == (
+        [True] if status == "promoted" else []
+    )
 
 
 def test_a_review_starts_a_round_and_each_comment_is_answered(tmp_path: Path) -> None:

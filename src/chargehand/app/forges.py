@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from chargehand.app.checkpoints import mission_difference
 from chargehand.app.composition import App
 from chargehand.app.configuration import keep_secret, set_configuration
 from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, open_entry
@@ -24,17 +25,25 @@ from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.tending import QUIET, Tender
 from chargehand.app.forge.texts import issue_request, progress_text, read_command
-from chargehand.app.missions import addressed_mission, answer_mission, cancel_mission, promote_mission
+from chargehand.app.missions import (
+    addressed_mission,
+    answer_mission,
+    cancel_mission,
+    discard_mission,
+    promote_mission,
+)
 from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
 from chargehand.app.runs import branch_slug, prepare_run
 from chargehand.app.worker import ensure_worker
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.ids import keyed_id, new_id
+from chargehand.core.mission_events import PROMOTE
 from chargehand.core.records import IssueLink
 from chargehand.core.state import ENDED, Question
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.forges.contract import Forge, ForgeError, ForgeIssue, ForgeRepository, IssueAddress
+from chargehand.missions.reading import result_tree
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
 
@@ -280,7 +289,9 @@ class _MissionDeeds:
 
     @contextlib.contextmanager
     def _acting(self, identity: str) -> Iterator[App]:
-        acting = App(environ=self._app.environ, cwd=Path("/"), actor=identity)
+        acting = App(
+            environ=self._app.environ, cwd=Path("/"), actor=identity, starts_workers=self._app.starts_workers
+        )
         try:
             yield acting
         finally:
@@ -295,6 +306,21 @@ class _MissionDeeds:
     def answer(self, mission: str, question: str, text: str, *, identity: str) -> None:
         with self._acting(identity) as app:
             answer_mission(app, addressed_mission(app, mission, "answer"), text, question=question)
+
+    def change_to_decide(self, mission: str) -> tuple[str, str] | None:
+        state = self._app.mission_state(mission)
+        asked = state.questions.get(PROMOTE)
+        if state.status != "waiting" or asked is None or asked.answer is not None:
+            return None
+        patch = mission_difference(self._app, mission, checkpoint=None).patch()
+        return result_tree(state), patch.decode(errors="replace")
+
+    def decide(self, mission: str, tree: str, *, promote: bool, identity: str) -> None:
+        with self._acting(identity) as app:
+            if promote:
+                asyncio.run(promote_mission(app, mission, tree=tree))
+            else:
+                discard_mission(app, mission)
 
     def cancel(self, mission: str, *, identity: str) -> None:
         if self._app.mission_reader.state(mission).status not in ENDED:

@@ -22,6 +22,7 @@ from chargehand.app.forge.request_target import NAME, STATUS
 from chargehand.app.forge.texts import (
     Command,
     Remark,
+    approval_text,
     is_ours,
     mark,
     progress_text,
@@ -52,6 +53,14 @@ class Deeds(Protocol):
 
     def answer(self, mission: str, question: str, text: str, *, identity: str) -> None:
         """Answer a question. Raises `ChargehandError`."""
+        ...
+
+    def change_to_decide(self, mission: str) -> tuple[str, str] | None:
+        """Return the tree that waits for a person's approval, with its patch; `None` if none waits."""
+        ...
+
+    def decide(self, mission: str, tree: str, *, promote: bool, identity: str) -> None:
+        """Promote exactly a tree, or discard the result. Raises `ChargehandError`."""
         ...
 
     def cancel(self, mission: str, *, identity: str) -> None:
@@ -134,7 +143,14 @@ class _Visit:
             self._obey(comment, command, comments)
         asked = self._tender.deeds.open_question(self._state.id)
         if asked is not None and not asked[1].until:
-            self._ask(asked[0], asked[1], comments)
+            text = question_text(asked[0], asked[1])
+            self._ask(f"asked/{asked[0]}/{asked[1].id}", text, self._asked(_question_mark(*asked), comments))
+        change = self._tender.deeds.change_to_decide(self._state.id)
+        if change is not None:
+            tree, patch = change
+            reasons = [each.message for each in self._state.reasons]
+            text = approval_text(self._state.id, tree, reasons, patch)
+            self._ask(f"asked/{tree}", text, self._asked(mark("approval", f"{self._state.id}/{tree}"), comments))
         self._show(comments)
 
     def _commands(self, comments: Sequence[ForgeComment]) -> list[tuple[ForgeComment, Command]]:
@@ -151,16 +167,15 @@ class _Visit:
         problem = ""
         if command.name == "stop":
             self._tender.deeds.cancel(self._state.id, identity=identity)
-        elif command.name == "answer":
-            asked = self._tender.deeds.open_question(self._state.id)
-            where = self._question_comment(asked, comments)
-            if asked is None or where is None or comment.id < where.id:
-                problem = "No question is open that this could answer."
-            else:
-                try:
-                    self._tender.deeds.answer(asked[0], asked[1].id, command.text, identity=identity)
-                except ChargehandError as error:
-                    problem = error.message
+        elif command.name in ("answer", "promote", "discard"):
+            try:
+                act = self._answer if command.name == "answer" else self._decide
+                if not act(comment, command, comments, identity):
+                    problem = "Nothing is asked that this could answer."
+            except ChargehandError as error:
+                if isinstance(error, ForgeError):
+                    raise
+                problem = error.message
         else:
             return
         if problem:
@@ -169,20 +184,35 @@ class _Visit:
                 self._forge.add_comment(self._link.repository, self._link.number, text)
         self.record(f"{command.name}/{comment.id}", comment=comment.id, url=comment.url, identity=identity)
 
-    def _question_comment(
-        self, asked: tuple[str, Question] | None, comments: Sequence[ForgeComment]
-    ) -> ForgeComment | None:
-        if asked is None:
-            return None
-        wanted = mark("question", f"{asked[0]}/{asked[1].id}")
-        ours = (each for each in comments if wanted in each.body and self._may(each.author))
-        return next(ours, None)
+    def _answer(
+        self, comment: ForgeComment, command: Command, comments: Sequence[ForgeComment], identity: str
+    ) -> bool:
+        asked = self._tender.deeds.open_question(self._state.id)
+        where = self._asked(_question_mark(*asked), comments) if asked is not None else None
+        # An answer is for the question above it, not for one that was asked later.
+        if asked is None or where is None or comment.id < where.id:
+            return False
+        self._tender.deeds.answer(asked[0], asked[1].id, command.text, identity=identity)
+        return True
 
-    def _ask(self, mission: str, asked: Question, comments: Sequence[ForgeComment]) -> None:
-        key = f"asked/{mission}/{asked.id}"
-        found = self._question_comment((mission, asked), comments)
+    def _decide(
+        self, comment: ForgeComment, command: Command, comments: Sequence[ForgeComment], identity: str
+    ) -> bool:
+        change = self._tender.deeds.change_to_decide(self._state.id)
+        if change is None:
+            return False
+        where = self._asked(mark("approval", f"{self._state.id}/{change[0]}"), comments)
+        if where is None or comment.id < where.id:
+            return False
+        promote = command.name == "promote"
+        self._tender.deeds.decide(self._state.id, change[0], promote=promote, identity=identity)
+        return True
+
+    def _asked(self, wanted: str, comments: Sequence[ForgeComment]) -> ForgeComment | None:
+        return next((each for each in comments if wanted in each.body and self._may(each.author)), None)
+
+    def _ask(self, key: str, text: str, found: ForgeComment | None) -> None:
         if found is None:
-            text = question_text(mission, asked)
             found = self._forge.add_comment(self._link.repository, self._link.number, text)
         if key not in self._acted:
             self.record(key, comment=found.id, url=found.url)
@@ -368,6 +398,10 @@ class _Visit:
 
     def _identity(self, login: str) -> str:
         return f"forge:{self._story.account}/{login}"
+
+
+def _question_mark(mission: str, asked: Question) -> str:
+    return mark("question", f"{mission}/{asked.id}")
 
 
 def _quoted(text: str) -> str:

@@ -22,10 +22,10 @@ from chargehand.reports.report import MissionReport
 # Of one request to an agent; the newest comments are kept.
 _LARGEST_ISSUE, _LARGEST_COMMENT, _MOST_COMMENTS, _LARGEST_TALK = 40_000, 6_000, 50, 30_000
 # Forges refuse texts of more than 65,536 characters.
-_LARGEST_BODY = 60_000
+_LARGEST_BODY, _LARGEST_PATCH = 60_000, 40_000
 _HIDDEN = late_pattern(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _OURS = late_pattern(r"<!-- chargehand:[a-z]+ ")
-_COMMAND = late_pattern(r"/(answer|stop|retry|revise)\b[ \t]*(.*)", re.DOTALL)
+_COMMAND = late_pattern(r"/(answer|promote|discard|stop|retry|revise)\b[ \t]*(.*)", re.DOTALL)
 _STATUS_TEXT = {
     "planned": "is about to start on this issue",
     "running": "works on this issue",
@@ -165,6 +165,25 @@ def question_text(mission: str, asked: Question) -> str:
     how = "`/answer NUMBER`" if asked.options else "`/answer TEXT`"
     lines += ["", f"Answer with a comment that begins with {how}. Only people with write right can answer."]
     return "\n".join((*lines, "", mark("question", f"{mission}/{asked.id}")))
+
+
+def approval_text(mission: str, tree: str, reasons: Sequence[str], patch: str) -> str:
+    """Return the comment that shows a result which no verdict admits by itself, and asks who decides about it."""
+    lines = [
+        "**Chargehand** has a result, and a person has to decide about it:",
+        "",
+        *(f"- {words(each)}" for each in reasons),
+        "",
+        "<details><summary>The change</summary>",
+        "",
+        *block(_cut(patch, _LARGEST_PATCH)),
+        "",
+        "</details>",
+        "",
+        f"`/promote` admits exactly the tree {code(tree)}, `/discard` drops it. Only people with write right can"
+        " decide.",
+    ]
+    return "\n".join((*lines, "", mark("approval", f"{mission}/{tree}")))
 
 
 def request_title(link: IssueLink) -> str:
