@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from chargehand.core.codec import decode_as
 from chargehand.core.text import late_pattern
-from chargehand.forges.contract import Forge, ForgeComment
+from chargehand.forges.contract import Forge, ForgeComment, ForgeError
 
 # A holder edits its claim more often than this; then another may replace it.
 LEASE = timedelta(hours=1)
@@ -82,13 +82,28 @@ def claim_issue(
     if before is not None and not (again if before.mark.state == "released" else before.is_over(now)):
         return None, before
     mark = ClaimMark(mission=mission, after=before.comment.id if before else 0)
-    own = forge.add_comment(repository, number, with_mark(text, mark))
+    own = _add_claim(forge, repository, number, with_mark(text, mark))
     holds = find_claim(forge.comments(repository, number), may_claim=may)
     lives = before is not None and before.mark.state == "held" and not before.is_over(own.created)
     if holds is None or holds.comment.id != own.id or lives:
         forge.delete_comment(repository, number, own.id)
         return None, before if lives else holds
     return own, holds
+
+
+def _add_claim(forge: Forge, repository: str, number: int, body: str) -> ForgeComment:
+    """Add a comment, and find it if its reply is lost: no other process knows its mission."""
+    try:
+        return forge.add_comment(repository, number, body)
+    except ForgeError as error:
+        found = None
+        if error.may_have_acted:
+            mark = read_mark(body)
+            made = (each for each in forge.comments(repository, number) if read_mark(each.body) == mark)
+            found = next(made, None)
+        if found is None:
+            raise
+        return found
 
 
 class WriteRights:
