@@ -282,7 +282,7 @@ def _free_branch(forge: Forge, issue: ForgeIssue, name: str) -> str:
 
 
 class _MissionDeeds:
-    """Does to missions what people at a forge want, each in the name of the person who wants it."""
+    """Changes missions as people at a forge ask, each change in the name of the person who asks."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -468,14 +468,14 @@ def _is_retried(forge: Forge, issue: ForgeIssue) -> bool:
 # --- webhooks
 
 
-class HookDocument(Document, frozen=True):
+class WebhookDocument(Document, frozen=True):
     """The answer to a webhook: whether it was new, and the repository that is looked at soon."""
 
     new: bool
     repository: str
 
 
-def receive_hook(reader: StateReader, name: str, headers: Mapping[str, str], body: bytes) -> HookDocument:
+def receive_hook(reader: StateReader, name: str, headers: Mapping[str, str], body: bytes) -> WebhookDocument:
     """Verify a webhook of a forge, and have its repository looked at with the next step of the watch.
 
     Nothing in it is believed but the address. Raises `NotFoundError`, `ForgeError` (`denied`, `invalid`).
@@ -489,4 +489,4 @@ def receive_hook(reader: StateReader, name: str, headers: Mapping[str, str], bod
     delivery = read_delivery(entry.config.kind, headers, body, secret)
     hint = f"{name}:{delivery.repository}"
     new = ForgeMemos(reader.store.followers).is_new(f"{name}:{delivery.id}", hint)
-    return HookDocument(new=new, repository=delivery.repository)
+    return WebhookDocument(new=new, repository=delivery.repository)

@@ -31,7 +31,7 @@ def login(name: str, kind: str | None, url: str | None, out: Output) -> None:
     \b
     Example:
       chargehand forge login github
-      chargehand forge login work --kind gitea --url https://git.example.org < token.txt
+      chargehand forge login work --kind gitea --url https://git.example.org
     """
     from chargehand.app.forges import log_in
     from chargehand.cli.secret import read_hidden

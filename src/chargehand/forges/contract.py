@@ -347,7 +347,7 @@ class ForgeSetup(Struct, frozen=True, kw_only=True):
 
 
 class IssueAddress(Struct, frozen=True):
-    """The address of an issue or request: repository, number, and which of both it is."""
+    """The address of an issue or request: repository, number, and whether it is a request."""
 
     repository: str
     number: int

@@ -171,12 +171,9 @@ class LocalForge:
     def edit_comment(self, repository: str, number: int, comment: int, body: str) -> ForgeComment:
         """Replace the text of a comment of the account."""
         with self._change(repository, "read"):
-            name = f"comments/{number}/{comment:012d}.json"
-            found = self.directory.find(repository, name, ForgeComment)
+            name, found = self._own_comment(repository, number, comment)
             if found is None:
                 raise ForgeError("missing", f"issue {number} of {repository} has no comment {comment}")
-            if found.author != self._acting():
-                raise ForgeError("forbidden", f"comment {comment} of {repository} is by {found.author}")
             new = msgspec.structs.replace(found, body=body, updated=now())
             self.directory.save(repository, name, new)
         return new
@@ -184,11 +181,15 @@ class LocalForge:
     def delete_comment(self, repository: str, number: int, comment: int) -> None:
         """Delete a comment of the account."""
         with self._change(repository, "read"):
-            name = f"comments/{number}/{comment:012d}.json"
-            found = self.directory.find(repository, name, ForgeComment)
-            if found is not None and found.author != self._acting():
-                raise ForgeError("forbidden", f"comment {comment} of {repository} is by {found.author}")
+            name, _ = self._own_comment(repository, number, comment)
             self.directory.place(repository, name).unlink(missing_ok=True)
+
+    def _own_comment(self, repository: str, number: int, comment: int) -> tuple[str, ForgeComment | None]:
+        name = f"comments/{number}/{comment:012d}.json"
+        found = self.directory.find(repository, name, ForgeComment)
+        if found is not None and found.author != self._acting():
+            raise ForgeError("forbidden", f"comment {comment} of {repository} is by {found.author}")
+        return name, found
 
     # Branches and requests
 

@@ -69,7 +69,7 @@ class ForgeAccounts:
             forge.close()
 
     def find(self, address: str) -> tuple[ForgeEntry, IssueAddress]:
-        """Return the account of an issue's page, or of ACCOUNT:OWNER/NAME#NUMBER, and what it names.
+        """Return the account and the address of an issue, given its page or ACCOUNT:OWNER/NAME#NUMBER.
 
         Raises `UsageError` (`issue_unknown`), `NotFoundError`.
         """

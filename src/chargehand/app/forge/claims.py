@@ -26,7 +26,7 @@ ClaimState = Literal["held", "released"]
 
 
 class ClaimMark(Struct, frozen=True, kw_only=True):
-    """The mark of a claim: the mission that holds it, and the id of the claim that it replaces (0: none)."""
+    """The mark of a claim: the mission that holds it, and the id of the claim that it replaces, or 0."""
 
     mission: str
     after: int = 0
@@ -50,7 +50,7 @@ def with_mark(text: str, mark: ClaimMark) -> str:
 
 
 def read_mark(body: str) -> ClaimMark | None:
-    """Return the mark of a comment, `None` if it has none."""
+    """Return the mark of a comment, `None` without a mark."""
     found = _MARK.search(body)
     try:
         return decode_as(found[1], ClaimMark) if found else None
@@ -59,7 +59,7 @@ def read_mark(body: str) -> ClaimMark | None:
 
 
 def find_claim(comments: Sequence[ForgeComment], *, may_claim: Callable[[str], bool]) -> Claim | None:
-    """Return the claim that holds; marks in comments of people who may not claim are ignored."""
+    """Return the claim that counts; marks in comments of people who may not claim are ignored."""
     holds: Claim | None = None
     for comment in sorted(comments, key=lambda each: each.id):
         mark = read_mark(comment.body)

@@ -1,8 +1,8 @@
 """Tending the issues that are worked on: progress, questions, answers, reviews, red checks, and the end.
 
-One visit reads the facts at the forge and the mission's state, and does what is due. Each act is looked for first
-or recorded in the mission's log, so that a visit may be repeated after any interruption. Only people with write
-right decide anything, and their right is read at each visit.
+One visit reads the facts at the forge and the mission's state, and carries out all acts that are due. Each act is
+looked for first or recorded in the mission's log, so that a visit may be repeated after any interruption. Only
+people with write right decide anything, and their right is read at each visit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.request_target import NAME, STATUS
 from chargehand.app.forge.texts import (
-    Command,
+    IssueCommand,
     Remark,
     approval_text,
     is_ours,
@@ -45,7 +45,7 @@ _LARGEST_LOG = 12_000
 
 
 class Deeds(Protocol):
-    """What a visit has done to missions; `identity` is that of the person whose word causes it."""
+    """The effects of a visit on missions; `identity` is that of the person whose word causes it."""
 
     def open_question(self, mission: str) -> tuple[str, Question] | None:
         """Return the question that a person may answer now, with the mission that asks it."""
@@ -56,7 +56,7 @@ class Deeds(Protocol):
         ...
 
     def change_to_decide(self, mission: str) -> tuple[str, str] | None:
-        """Return the tree that waits for a person's approval, with its patch; `None` if none waits."""
+        """Return the tree that waits for a person's approval, with its patch; `None` without such a tree."""
         ...
 
     def decide(self, mission: str, tree: str, *, promote: bool, identity: str) -> None:
@@ -64,7 +64,7 @@ class Deeds(Protocol):
         ...
 
     def cancel(self, mission: str, *, identity: str) -> None:
-        """Cancel a mission; one that has ended stays as it is."""
+        """Cancel a mission; an ended mission stays as it is."""
         ...
 
     def deliver(self, mission: str) -> None:
@@ -85,7 +85,7 @@ class Tender(Struct, frozen=True, kw_only=True):
     quiet: timedelta = QUIET
 
     def visit(self, story: Story) -> None:
-        """Do what is due for one issue. Raises `ForgeError`, `ChargehandError`."""
+        """Carry out all acts that are due for one issue. Raises `ForgeError`, `ChargehandError`."""
         accounts = ForgeAccounts(self.reader)
         state = self.reader.mission_state(story.mission)
         if state.request is None or state.request.issue is None:
@@ -103,7 +103,7 @@ class Tender(Struct, frozen=True, kw_only=True):
             except ForgeError as error:
                 if error.problem != "missing":
                     raise
-                # Deleted, or invisible by now: nobody at the forge waits for it.
+                # Deleted, or invisible by now.
                 self.deeds.cancel(story.mission, identity=f"forge:{story.account}")
                 visit.record("gone")
                 self.memos.remove(story)
@@ -124,7 +124,7 @@ class _Visit:
     # --- while the mission is not over
 
     def tend_open(self) -> None:
-        """Cancel what is not wanted any more, pass answers on, ask, and show progress."""
+        """Cancel the mission if its issue is closed, pass answers on, ask, and show progress."""
         link, forge = self._link, self._forge
         issue = forge.issue(link.repository, link.number)
         comments = forge.comments(link.repository, link.number)
@@ -144,16 +144,18 @@ class _Visit:
         asked = self._tender.deeds.open_question(self._state.id)
         if asked is not None and not asked[1].until:
             text = question_text(asked[0], asked[1])
-            self._ask(f"asked/{asked[0]}/{asked[1].id}", text, self._asked(_question_mark(*asked), comments))
+            self._ask(f"asked/{asked[0]}/{asked[1].id}", text, self._find_ours(_question_mark(*asked), comments))
         change = self._tender.deeds.change_to_decide(self._state.id)
         if change is not None:
             tree, patch = change
             reasons = [each.message for each in self._state.reasons]
             text = approval_text(self._state.id, tree, reasons, patch)
-            self._ask(f"asked/{tree}", text, self._asked(mark("approval", f"{self._state.id}/{tree}"), comments))
+            self._ask(
+                f"asked/{tree}", text, self._find_ours(mark("approval", f"{self._state.id}/{tree}"), comments)
+            )
         self._show(comments)
 
-    def _commands(self, comments: Sequence[ForgeComment]) -> list[tuple[ForgeComment, Command]]:
+    def _commands(self, comments: Sequence[ForgeComment]) -> list[tuple[ForgeComment, IssueCommand]]:
         found = []
         for comment in comments:
             command = read_command(comment.body) if comment.id > self._link.claim else None
@@ -162,7 +164,7 @@ class _Visit:
         # The right as it is now, not as it was when the comment was written.
         return [(comment, command) for comment, command in found if self._may(comment.author)]
 
-    def _obey(self, comment: ForgeComment, command: Command, comments: Sequence[ForgeComment]) -> None:
+    def _obey(self, comment: ForgeComment, command: IssueCommand, comments: Sequence[ForgeComment]) -> None:
         identity = self._identity(comment.author)
         problem = ""
         if command.name == "stop":
@@ -179,16 +181,18 @@ class _Visit:
         else:
             return
         if problem:
-            text = f"This was not taken as an answer.\n\n{_quoted(problem)}\n\n{mark('refused', str(comment.id))}"
+            text = (
+                f"This was not taken as an answer.\n\n{_as_words(problem)}\n\n{mark('refused', str(comment.id))}"
+            )
             if not any(mark("refused", str(comment.id)) in each.body for each in comments):
                 self._forge.add_comment(self._link.repository, self._link.number, text)
         self.record(f"{command.name}/{comment.id}", comment=comment.id, url=comment.url, identity=identity)
 
     def _answer(
-        self, comment: ForgeComment, command: Command, comments: Sequence[ForgeComment], identity: str
+        self, comment: ForgeComment, command: IssueCommand, comments: Sequence[ForgeComment], identity: str
     ) -> bool:
         asked = self._tender.deeds.open_question(self._state.id)
-        where = self._asked(_question_mark(*asked), comments) if asked is not None else None
+        where = self._find_ours(_question_mark(*asked), comments) if asked is not None else None
         # An answer is for the question above it, not for one that was asked later.
         if asked is None or where is None or comment.id < where.id:
             return False
@@ -196,19 +200,19 @@ class _Visit:
         return True
 
     def _decide(
-        self, comment: ForgeComment, command: Command, comments: Sequence[ForgeComment], identity: str
+        self, comment: ForgeComment, command: IssueCommand, comments: Sequence[ForgeComment], identity: str
     ) -> bool:
         change = self._tender.deeds.change_to_decide(self._state.id)
         if change is None:
             return False
-        where = self._asked(mark("approval", f"{self._state.id}/{change[0]}"), comments)
+        where = self._find_ours(mark("approval", f"{self._state.id}/{change[0]}"), comments)
         if where is None or comment.id < where.id:
             return False
         promote = command.name == "promote"
         self._tender.deeds.decide(self._state.id, change[0], promote=promote, identity=identity)
         return True
 
-    def _asked(self, wanted: str, comments: Sequence[ForgeComment]) -> ForgeComment | None:
+    def _find_ours(self, wanted: str, comments: Sequence[ForgeComment]) -> ForgeComment | None:
         return next((each for each in comments if wanted in each.body and self._may(each.author)), None)
 
     def _ask(self, key: str, text: str, found: ForgeComment | None) -> None:
@@ -220,7 +224,7 @@ class _Visit:
     # --- once the result is promoted
 
     def tend_promoted(self) -> None:
-        """Deliver what is not delivered; then follow the request: rounds, merge, end."""
+        """Finish the delivery; then follow the request: rounds, merge, end."""
         state, link, forge = self._state, self._link, self._forge
         delivery = state.deliveries.get(NAME)
         if delivery is None or delivery.commit != state.commit or delivery.state != "done":
@@ -296,7 +300,7 @@ class _Visit:
             self.record("merge", number=request.number, commit=request.head_commit)
 
     def _remarks(self, request: ForgeRequest) -> tuple[list[Remark], list[str]]:
-        """Return what is to be worked on, and the people who wrote it; nothing while they still write."""
+        """Return the remarks to work on, and the people who wrote them; nothing while they still write."""
         link, forge, number = self._link, self._forge, request.number
         reviews = forge.reviews(link.repository, number)
         lines = forge.review_comments(link.repository, number)
@@ -327,7 +331,7 @@ class _Visit:
         return found + self._red_checks(request, done), authors
 
     def _own_words(self, comments: Sequence[ForgeComment | ReviewComment]) -> str:
-        """Return what Chargehand wrote: anyone can copy a mark, but not with the rights of its accounts."""
+        """Return the texts of Chargehand: anyone can copy a mark, but not with the rights of its accounts."""
         return "\n".join(each.body for each in comments if is_ours(each.body) and self._may(each.author))
 
     def _red_checks(self, request: ForgeRequest, done: set[str]) -> list[Remark]:
@@ -404,7 +408,7 @@ def _question_mark(mission: str, asked: Question) -> str:
     return mark("question", f"{mission}/{asked.id}")
 
 
-def _quoted(text: str) -> str:
+def _as_words(text: str) -> str:
     from chargehand.reports.markdown import words
 
     return words(text)

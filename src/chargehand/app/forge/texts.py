@@ -1,7 +1,7 @@
-"""What Chargehand writes at a forge and gives to agents from it.
+"""Texts that Chargehand writes at a forge, and requests to agents with texts from it.
 
-Text of people, agents and checks is put into code, where a forge makes no mention, reference or closing word of
-it. Text from a forge is given to agents between marks that it cannot contain, as data about the problem.
+Text of people, agents and checks is put into code, so that a forge makes no mention, reference or closing word
+of it. Text from a forge is given to agents between marks that it cannot contain, as data about the problem.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STATUS_TEXT = {
 }
 
 
-class Command(Struct, frozen=True):
+class IssueCommand(Struct, frozen=True):
     """A command in a comment, such as `/answer 2`: its name and the text after it."""
 
     name: str
@@ -61,10 +61,10 @@ def is_ours(body: str) -> bool:
     return _OURS.search(body) is not None
 
 
-def read_command(body: str) -> Command | None:
-    """Return the command that a comment of a person begins with, `None` without one."""
+def read_command(body: str) -> IssueCommand | None:
+    """Return the command that a comment of a person begins with, `None` without a command."""
     found = None if is_ours(body) else _COMMAND.match(body.strip())
-    return Command(found[1], found[2].strip()) if found else None
+    return IssueCommand(found[1], found[2].strip()) if found else None
 
 
 def mark(kind: str, key: str) -> str:
@@ -168,7 +168,7 @@ def question_text(mission: str, asked: Question) -> str:
 
 
 def approval_text(mission: str, tree: str, reasons: Sequence[str], patch: str) -> str:
-    """Return the comment that shows a result which no verdict admits by itself, and asks who decides about it."""
+    """Return the comment that shows a result that no verdict admits by itself, and asks people to decide."""
     lines = [
         "**Chargehand** has a result, and a person has to decide about it:",
         "",
