@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from chargehand.core.registry import use_registries
 from chargehand.identity import passwords
 from chargehand.reports.reading import find_registry
-from tests import container_kit, forked, vm_kit
+from tests import container_kit, forked, gitea_kit, vm_kit
 from tests.postgres import Postgres, cluster
 
 if TYPE_CHECKING:
@@ -96,9 +96,10 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that this machine cannot run; in CI a missing service fails instead.
 
-    Sort the tests, because workers must agree on their order whichever order they collected them in.
+    Sort the tests, because workers must agree on their order whichever order they collected them in. Those that
+    may wait for the build of Gitea come last.
     """
-    items.sort(key=lambda item: str(item.path))
+    items.sort(key=lambda item: (item.get_closest_marker("needs_gitea") is not None, str(item.path)))
     in_ci = bool(os.environ.get("CI"))
     without_bwrap = not in_ci and not shutil.which("bwrap")
     for item in items:
@@ -112,6 +113,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=vm_kit.missing()))
         if not in_ci and item.get_closest_marker("needs_chromium") and not find_chromium():
             item.add_marker(pytest.mark.skip(reason="chromium is not installed"))
+        if not in_ci and item.get_closest_marker("needs_gitea") and gitea_kit.missing():
+            item.add_marker(pytest.mark.skip(reason=gitea_kit.missing()))
         if item.get_closest_marker("needs_root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
 

@@ -46,6 +46,7 @@ SUITES = {
     "acp": ("test_agent_contract.py", "class TestAcp(AgentContract)"),
     "patch": ("test_agent_contract.py", "class TestPatch(AgentContract)"),
     "local": ("test_forges_local.py", "class TestLocal(ForgeContract)"),
+    "gitea": ("test_forges_gitea.py", "class TestGitea(ForgeContract)"),
 }
 
 

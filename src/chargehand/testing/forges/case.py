@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -97,7 +98,20 @@ class ForgeCase(Struct, frozen=True, kw_only=True):
         run_git(clone, "add", "-A")
         run_git(clone, "commit", "-q", "-m", f"on {branch}")
         run_git(clone, "push", "-q", "--force", address, f"HEAD:refs/heads/{branch}")
-        return run_git(clone, "rev-parse", "HEAD")
+        new = run_git(clone, "rev-parse", "HEAD")
+        # Some forges take note of a push after git has returned.
+        wait_until(
+            lambda: (self.forge.branch(name, branch), self.forge.repository(name).default_branch), (new, "main")
+        )
+        return new
+
+
+def wait_until(read: Callable[[], object], expected: object, *, seconds: float = 20.0) -> None:
+    """Wait until a forge, which may compute in the background, reads as expected."""
+    end = time.monotonic() + seconds
+    while (found := read()) != expected:
+        assert time.monotonic() < end, f"{found!r} instead of {expected!r}"
+        time.sleep(0.05)
 
 
 def run_git(directory: Path, *arguments: str) -> str:

@@ -16,7 +16,7 @@ from chargehand.forges.contract import (
     MergeMethod,
     NewRequest,
 )
-from chargehand.testing.forges.case import ForgeCase
+from chargehand.testing.forges.case import ForgeCase, wait_until
 
 TEXTS = (
     "plain",
@@ -35,14 +35,6 @@ def fails(problem: ForgeProblem, act: Callable[[], object]) -> ForgeError:
     assert caught.value.problem == problem, caught.value
     assert caught.value.code == f"forge_{problem}"
     return caught.value
-
-
-def becomes(read: Callable[[], object], expected: object, *, seconds: float = 20.0) -> None:
-    """Wait until a forge, which may compute in the background, reads as expected."""
-    end = time.monotonic() + seconds
-    while (found := read()) != expected:
-        assert time.monotonic() < end, f"{found!r} instead of {expected!r}"
-        time.sleep(0.05)
 
 
 class ForgeContract:
@@ -226,7 +218,7 @@ class ForgeContract:
         assert [each.is_open for each in forge.find_requests(name, "feature/x")] == [False]
         assert forge.change_request(name, opened.number, is_open=True).is_open
         new = case.commit("feature/x", {"new.txt": "again\n"})
-        becomes(lambda: forge.request(name, opened.number).head_commit, new)
+        wait_until(lambda: forge.request(name, opened.number).head_commit, new)
 
     def test_a_second_request_from_a_branch_is_refused(self, case: ForgeCase) -> None:
         self.open_request(case, "twice")
@@ -240,14 +232,14 @@ class ForgeContract:
             return
         issue = case.host.create_issue(name, "bug")
         opened = self.open_request(case, "fix", body=f"closes #{issue}")
-        becomes(lambda: forge.request(name, opened.number).mergeable, True)
+        wait_until(lambda: forge.request(name, opened.number).mergeable, True)
         base = forge.branch(name, "main")
         fails("refused", lambda: forge.merge(name, opened.number, commit=base or "", method=method))
         forge.merge(name, opened.number, commit=opened.head_commit, method=method)
         merged = forge.request(name, opened.number)
         assert (merged.is_open, merged.merged) == (False, forge.branch(name, "main"))
         assert merged.merged != base
-        becomes(lambda: forge.issue(name, issue).is_open, False)
+        wait_until(lambda: forge.issue(name, issue).is_open, False)
         for _ in range(2):
             forge.delete_branch(name, "fix")
             assert forge.branch(name, "fix") is None
@@ -263,7 +255,7 @@ class ForgeContract:
         forge.set_status(name, head, CommitStatus(context="ci/test", state="failure"))
         fails("refused", lambda: forge.merge(name, opened.number, commit=head, method="merge"))
         forge.set_status(name, head, CommitStatus(context="ci/test", state="success"))
-        becomes(lambda: forge.request(name, opened.number).mergeable, True)
+        wait_until(lambda: forge.request(name, opened.number).mergeable, True)
         forge.merge(name, opened.number, commit=head, method="merge")
         assert forge.request(name, opened.number).merged
 
@@ -271,7 +263,7 @@ class ForgeContract:
         forge, name = case.forge, case.repository
         opened = self.open_request(case, "clash")
         case.commit("main", {"new.txt": "other\n"})
-        becomes(lambda: forge.request(name, opened.number).mergeable, False)
+        wait_until(lambda: forge.request(name, opened.number).mergeable, False)
         fails("refused", lambda: forge.merge(name, opened.number, commit=opened.head_commit, method="merge"))
 
     def test_reviews_and_their_lines(self, case: ForgeCase) -> None:
