@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 from tests.used_state import used_state
 
@@ -19,36 +20,102 @@ from chargehand.configuration.run_options import RunRequest
 from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink, RedBase
 from chargehand.core.state import MissionState
-from chargehand.forges.contract import Forge, ForgeRequest
+from chargehand.forges.contract import Forge, ForgeRequest, ReviewState, Right
 from chargehand.forges.local import LocalForge, create_repository
-from chargehand.testing.forges.case import run_git
+from chargehand.testing.forges.case import run_git, with_login
 from mission_kit import CHECK, FILES, GOLD
 
-NAME = "ada/calc"
 PROJECT = f'[project]\nchecks = ["{CHECK}"]\n'
+PEOPLE: Mapping[str, Right] = {"bob": "write", "robot": "write", "eve": "read"}
+
+
+class StoryHost(Protocol):
+    """A forge with a repository of `ada`; `bob` and `robot` may write to it, `eve` only reads."""
+
+    kind: str
+    url: str
+    repository: str
+
+    def token(self, login: str) -> str:
+        """Return a person's token."""
+        ...
+
+    def login(self, name: str) -> str:
+        """Return the name of a person's account."""
+        ...
+
+    def open(self, login: str) -> Forge:
+        """Open the forge as a person."""
+        ...
+
+    def create_issue(self, login: str, title: str, body: str) -> int:
+        """Open an issue as a person and return its number."""
+        ...
+
+    def lock_issue(self, number: int) -> None:
+        """Let only people with write right comment."""
+        ...
+
+    def review(
+        self, login: str, number: int, state: ReviewState, body: str, lines: Sequence[tuple[str, int, str]] = ()
+    ) -> None:
+        """Review a request as a person, with comments on lines: path, line, text."""
+        ...
+
+
+class LocalStoryHost:
+    """A directory of this machine."""
+
+    kind = "local"
+    repository = "ada/calc"
+
+    def __init__(self, root: Path) -> None:
+        create_repository(root, self.repository, {"ada": "admin", **PEOPLE})
+        self._root, self.url = root, root.as_uri()
+
+    def token(self, login: str) -> str:
+        return login
+
+    def login(self, name: str) -> str:
+        return name
+
+    def open(self, login: str) -> LocalForge:
+        return LocalForge(self._root, login)
+
+    def create_issue(self, login: str, title: str, body: str) -> int:
+        return self.open(login).create_issue(self.repository, title, body)
+
+    def lock_issue(self, number: int) -> None:
+        self.open("ada").lock_issue(self.repository, number)
+
+    def review(
+        self, login: str, number: int, state: ReviewState, body: str, lines: Sequence[tuple[str, int, str]] = ()
+    ) -> None:
+        self.open(login).submit_review(self.repository, number, state, body, lines=lines)
 
 
 class ForgeKit:
-    """A local forge where `ada` owns `ada/calc`, `bob` may write and `eve` only reads, and a state directory.
+    """A forge, and a state directory with the account of `robot` there, named `home`."""
 
-    The account of the state directory is that of `robot`, which may write.
-    """
-
-    def __init__(self, place: Path, script: str = GOLD, **settings: str) -> None:
-        self.place, self.root = place, place / "forge"
-        rights = {"ada": "admin", "bob": "write", "robot": "write", "eve": "read"}
-        create_repository(self.root, NAME, rights)  # type: ignore[arg-type]
-        self.ada, self.bob = LocalForge(self.root, "ada"), LocalForge(self.root, "bob")
-        self.eve = LocalForge(self.root, "eve")
+    def __init__(self, place: Path, script: str = GOLD, host: StoryHost | None = None, **settings: str) -> None:
+        self.place = place
+        self.host = host or LocalStoryHost(place / "forge")
+        self.name = self.host.repository
+        self.ada, self.bob, self.eve = (self.host.open(each) for each in ("ada", "bob", "eve"))
         self.push("main", {**FILES, "chargehand.toml": PROJECT}, first=True)
         self.home = used_state(place / "state")
         self.environ = {"PATH": os.environ["PATH"], "HOME": str(place), "CHARGEHAND_HOME": str(self.home)}
-        self.environ["HOME_TOKEN"] = "robot"
+        self.environ["HOME_TOKEN"] = self.host.token("robot")
         self.configure(script, **settings)
 
     def configure(self, script: str, **settings: str) -> None:
         """Write the user's configuration: the agent's script, and settings of the account."""
-        own = {"kind": '"local"', "url": f'"{self.root.as_uri()}"', "repositories": f'["{NAME}"]', **settings}
+        own = {
+            "kind": f'"{self.host.kind}"',
+            "url": f'"{self.host.url}"',
+            "repositories": f'["{self.name}"]',
+            **settings,
+        }
         text = "".join(f"{key} = {value}\n" for key, value in own.items())
         file = self.place / ".config" / "chargehand" / "config.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +128,8 @@ class ForgeKit:
     def push(self, branch: str, files: dict[str, str], *, first: bool = False) -> str:
         """Push a commit as a person does, and return its id."""
         clone = self.place / "clone"
-        bare = str(self.root / f"{NAME}.git")
+        found = self.ada.repository(self.name)
+        bare = with_login(found.clone_url, self.ada.git_login())
         if first:
             run_git(self.place, "init", "-q", "-b", branch, str(clone))
         else:
@@ -79,9 +147,9 @@ class ForgeKit:
         self, title: str = "add() subtracts", body: str = "add(2, 3) should be 5", *, label: bool = True
     ) -> int:
         """Open an issue as its owner."""
-        number = self.ada.create_issue(NAME, title, body)
+        number = self.host.create_issue("ada", title, body)
         if label:
-            self.ada.change_issue(NAME, number, add_labels=["chargehand"])
+            self.ada.change_issue(self.name, number, add_labels=["chargehand"])
         return number
 
     @contextmanager
@@ -96,14 +164,14 @@ class ForgeKit:
     def take(self, number: int, red_base: RedBase | None = None) -> str:
         """Take an issue by its address."""
         with self.app() as app:
-            return take_issue(app, f"home:{NAME}#{number}", RunRequest(yes=True, red_base=red_base))
+            return take_issue(app, f"home:{self.name}#{number}", RunRequest(yes=True, red_base=red_base))
 
     def work(self) -> None:
         """Run what can run, as a worker."""
         with self.app() as app:
             asyncio.run(Worker(app, slots=2).work(until_idle=True))
 
-    def step(self, *, takes: bool = True, wrap: Callable[[Forge], Forge] | None = None) -> int:
+    def step(self, *, takes: bool = True) -> int:
         """Watch for one step; comments on lines are not collected first."""
         with self.app() as app:
             watch = ForgeWatch(app, takes=takes, quiet=timedelta(0))
@@ -134,9 +202,9 @@ class ForgeKit:
 
     def request(self, mission: str) -> ForgeRequest:
         """Return the only request of a mission's branch."""
-        (found,) = self.ada.find_requests(NAME, self.link(mission).branch)
+        (found,) = self.ada.find_requests(self.name, self.link(mission).branch)
         return found
 
     def comments(self, number: int) -> list[str]:
         """Return the texts of the comments of an issue or request."""
-        return [each.body for each in self.ada.comments(NAME, number)]
+        return [each.body for each in self.ada.comments(self.name, number)]

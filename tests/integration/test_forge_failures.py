@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from forge_kit import NAME, ForgeKit
+from forge_kit import ForgeKit
 
 from chargehand.app.forge.request_target import RequestTarget
 from chargehand.forges.contract import Forge, ForgeKind, ForgeSetup
@@ -79,8 +79,8 @@ class Undelivered:
         assert len(kit.comments(self.number)) == 1
         assert request.url in kit.comments(self.number)[0]
         assert kit.comments(request.number) == []
-        assert [each.context for each in kit.ada.statuses(NAME, request.head_commit)] == ["chargehand"]
-        assert kit.stories()[f"home:{NAME}#{self.number}"].request == request.number
+        assert [each.context for each in kit.ada.statuses(kit.name, request.head_commit)] == ["chargehand"]
+        assert kit.stories()[f"home:{kit.name}#{self.number}"].request == request.number
 
 
 _KEPT: dict[str, Undelivered] = {}
@@ -148,4 +148,4 @@ def test_an_issue_that_is_deleted_ends_its_mission(story: Undelivered) -> None:
     _set_faults([ForgeFault(method="issue", problem="missing", lasting=True)])
     story.kit.step(takes=False)
     assert story.kit.state(mission).status == "cancelled"
-    assert f"home:{NAME}#{number}" not in story.kit.stories()
+    assert f"home:{story.kit.name}#{number}" not in story.kit.stories()

@@ -47,7 +47,7 @@ from chargehand.forges.contract import (
     Right,
     StatusState,
 )
-from chargehand.network.http_client import HttpReply
+from chargehand.network.http_client import WebReply
 
 _PAGE = 50
 _LABEL_COLOR = "#8a8f98"
@@ -249,6 +249,10 @@ class GiteaForge:
         """Replace the text of a comment of the account."""
         path = f"{_place(repository)}/issues/comments/{comment}"
         return to_comment(self._rest.change("PATCH", path, {"body": body}, kind=WireComment))
+
+    def delete_comment(self, repository: str, number: int, comment: int) -> None:
+        """Delete a comment of the account."""
+        self._repeatable("DELETE", f"{_place(repository)}/issues/comments/{comment}")
 
     # Branches and requests
 
@@ -476,7 +480,7 @@ def _status(wire: GiteaStatus, commit: str) -> CommitStatus:
     )
 
 
-def _refine(reply: HttpReply, text: str, problem: ForgeProblem) -> ForgeProblem:
+def _refine(reply: WebReply, text: str, problem: ForgeProblem) -> ForgeProblem:
     # Gitea answers 403 as well for its rules; only its words distinguish them from a missing right.
     rules: tuple[str, ...] = ("locked issue", "default branch", "protected", "archived")
     return "refused" if problem == "forbidden" and any(rule in text for rule in rules) else problem
