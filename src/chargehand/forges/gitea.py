@@ -166,6 +166,11 @@ class GiteaForge:
         try:
             found = self._rest.read(path, WirePermission, fresh=True).permission
         except ForgeError as error:
+            if error.problem == "forbidden":
+                # Only administrators of a repository may ask. Everyone may list those who can be assigned, which
+                # are the people with write right.
+                able = self._rest.read(f"{_place(repository)}/assignees", list[WireUser], fresh=True)
+                return "write" if login in {each.login for each in able} else "read"
             if error.problem != "missing":
                 raise
             self.repository(repository)  # raises if the repository is missing, not the person

@@ -236,9 +236,11 @@ class _Visit:
             return
         if request.merged is not None:
             self._finish(request, "merged", request.merged)
-        elif not request.is_open:
+            return
+        if not request.is_open:
             self._finish(request, "closed", "")
-        elif request.head_commit == state.commit:
+            return
+        if request.head_commit == state.commit:
             self._follow(request)
         if f"shown/{state.commit}" not in self._acted:
             self._show(forge.comments(link.repository, link.number), request.url)
