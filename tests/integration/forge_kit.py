@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -141,7 +142,13 @@ class ForgeKit:
         run_git(clone, "add", "-A")
         run_git(clone, "commit", "-q", "-m", "by a person")
         run_git(clone, "push", "-q", bare, f"HEAD:refs/heads/{branch}")
-        return run_git(clone, "rev-parse", "HEAD")
+        # A forge may need a moment to see a push.
+        commit = run_git(clone, "rev-parse", "HEAD")
+        while (
+            self.ada.repository(self.name).default_branch is None or self.ada.branch(self.name, branch) != commit
+        ):
+            time.sleep(0.05)
+        return commit
 
     def issue(
         self, title: str = "add() subtracts", body: str = "add(2, 3) should be 5", *, label: bool = True
