@@ -59,12 +59,15 @@ _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 900.0
 
 
 class AccountDocument(Document, frozen=True):
-    """An account of [forges]; `login` and `lacks` if it was tried, else its `problem`. `lacks` null: unknown."""
+    """An account of [forges]; `login` and `lacks` if it was tried, else its `problem`. `lacks` null: unknown.
+
+    `token` is the name of the secret, null for a forge without tokens.
+    """
 
     name: str
     kind: str
     url: str
-    token: str
+    token: str | None
     stored: bool
     repositories: tuple[str, ...]
     login: str | None = None
@@ -91,7 +94,7 @@ def _account(reader: StateReader, entry: ForgeEntry) -> AccountDocument:
         name=entry.name,
         kind=entry.config.kind,
         url=entry.url,
-        token=entry.token,
+        token=entry.token if entry.kind.token else None,
         stored=reader.credentials.describe(entry.token) is not None,
         repositories=entry.config.repositories,
     )

@@ -71,7 +71,7 @@ def list_(out: Output) -> None:
     if not listed.accounts:
         out.text("No account is configured. Add one: chargehand forge login github")
     rows = [
-        (each.name, each.kind, each.url, "stored" if each.stored else "missing", ", ".join(each.repositories))
+        (each.name, each.kind, each.url, _token_text(each), ", ".join(each.repositories))
         for each in listed.accounts
     ]
     if rows:
@@ -128,6 +128,10 @@ def watch(once: bool, out: Output) -> None:
             return
         out.notice("Watching; Ctrl-C ends it, and workers go on with what was taken.")
         run_loop(watching.run)
+
+
+def _token_text(account: AccountDocument) -> str:
+    return "not needed" if account.token is None else "stored" if account.stored else "missing"
 
 
 def _show_account(out: Output, made: AccountDocument) -> None:
