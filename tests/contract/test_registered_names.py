@@ -47,6 +47,7 @@ SUITES = {
     "patch": ("test_agent_contract.py", "class TestPatch(AgentContract)"),
     "local": ("test_forges_local.py", "class TestLocal(ForgeContract)"),
     "gitea": ("test_forges_gitea.py", "class TestGitea(ForgeContract)"),
+    "github": ("test_forges_github.py", "class TestGithub(ForgeContract)"),
 }
 
 

@@ -88,6 +88,25 @@ class RestClient:
         found: _T = self.decode(self.get(self._address(path, query), fresh=fresh), kind)
         return found
 
+    def read_moved(self, path: str, kind: type[_T]) -> _T:
+        """Return the document of a path, also if it moved to another path of the same host."""
+        try:
+            return self.read(path, kind, fresh=True)
+        except ForgeError as error:
+            if error.problem != "moved":
+                raise
+            reply = self._http.send("GET", self._address(path, {}))
+            target = self._same_host(reply)
+            if not target:
+                raise
+        found: _T = self.decode(self.get(target, fresh=True), kind)
+        return found
+
+    def numbered(self, path: str, kind: type[_T], **query: object) -> Iterator[_T]:
+        """Yield the documents of consecutive page numbers; the caller stops after the last one."""
+        for number in range(1, _MOST_PAGES + 1):
+            yield self.read(path, kind, fresh=True, page=number, **query)
+
     def pages(self, path: str, kind: Any, **query: object) -> Iterator[Any]:
         """Yield the items of all pages of a list; each page is requested when it is reached."""
         address = self._address(path, query)
@@ -180,7 +199,7 @@ class RestClient:
             raise ForgeError(
                 "broken",
                 f"{self._host} answered with {problem}",
-                hint=self._clean(str(error)),
+                hint=self.clean(str(error)),
                 may_have_acted=change,
             ) from None
 
@@ -225,14 +244,15 @@ class RestClient:
         problem: ForgeProblem = {"too_large": "broken", "invalid": "invalid"}.get(error.problem, "unreachable")  # type: ignore[assignment]
         hint = "name the file of its authority" if error.problem == "certificate" else ""
         acted = is_change and not error.is_unsent
-        return ForgeError(problem, f"{self._host}: {self._clean(str(error))}", hint=hint, may_have_acted=acted)
+        return ForgeError(problem, f"{self._host}: {self.clean(str(error))}", hint=hint, may_have_acted=acted)
 
     def _error(self, reply: WebReply, method: str, path: str, *, is_change: bool) -> ForgeError:
         call = f"{method} {printable(path)}"
         if reply.status in _REDIRECTS:
             return ForgeError("moved", f"{self._host}: {call} has moved", hint=self._new_name(reply))
         text, body = self._message(reply)
-        problem: ForgeProblem = "broken" if reply.status >= 500 else _PROBLEMS.get(reply.status, "broken")
+        usual: ForgeProblem = "refused" if 400 <= reply.status < 500 else "broken"
+        problem = _PROBLEMS.get(reply.status, usual)
         wait = _limit_seconds(reply)
         if _is_limit(reply, text):
             problem = "rate_limited"
@@ -255,9 +275,10 @@ class RestClient:
             return "", RestProblem()
         parts = [body.message, body.error, body.error_description, body.errors]
         texts = [each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in parts if each]
-        return self._clean("; ".join(texts)), body
+        return self.clean("; ".join(texts)), body
 
-    def _clean(self, text: str) -> str:
+    def clean(self, text: str) -> str:
+        """Return a text of the forge for a message: short, on one line, without the token."""
         short = printable(text).replace("\n", " ")[:_LONGEST_MESSAGE]
         return short.replace(self._setup.token, "…") if self._setup.token else short
 
@@ -273,9 +294,14 @@ class RestClient:
             return f"give the token one of these scopes: {printable(needed)}"
         return "give the token more scopes, or its account more rights"
 
-    def _new_name(self, reply: WebReply) -> str:
+    def _same_host(self, reply: WebReply) -> str:
+        """Return the target of a redirect, "" if another host would get the token."""
         target = urljoin(f"{self.base}/", reply.headers.get("location", ""))
-        if urlsplit(target)[:2] != urlsplit(self.base)[:2]:
+        return target if urlsplit(target)[:2] == urlsplit(self.base)[:2] else ""
+
+    def _new_name(self, reply: WebReply) -> str:
+        target = self._same_host(reply)
+        if not target:
             return "it moved to another host; configure that one if you trust it"
         named = re.match(r".*/repos/([^/?#]+/[^/?#]+)", target)
         if named:

@@ -119,6 +119,7 @@ class ForgeRequest(Struct, frozen=True, kw_only=True):
     """A pull or merge request; `title` has no draft prefix, and `merged` its commit on `base`.
 
     `mergeable` is `None` while the forge has not computed it. `head_repository` differs for forks, "" if deleted.
+    `updated` is the time of the last change or word, `None` if the forge does not say.
     """
 
     number: int
@@ -134,6 +135,7 @@ class ForgeRequest(Struct, frozen=True, kw_only=True):
     draft: bool = False
     merged: str | None = None
     mergeable: bool | None = None
+    updated: datetime | None = None
 
 
 class ForgeReview(Struct, frozen=True, kw_only=True):

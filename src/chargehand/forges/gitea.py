@@ -367,15 +367,13 @@ class GiteaForge:
 
     def statuses(self, repository: str, commit: str) -> Sequence[CommitStatus]:
         """Return the latest state of each check of a commit; jobs of Gitea's actions are among them."""
+        path = f"{_place(repository)}/commits/{segment(commit)}/status"
         found: dict[str, CommitStatus] = {}
-        path, number = f"{_place(repository)}/commits/{segment(commit)}/status", 1
-        while True:
-            page = self._rest.read(path, GiteaStatuses, fresh=True, page=number, limit=self._page).statuses or []
-            for wire in page:
-                found[wire.context] = _status(wire, commit)
-            if len(page) < self._page:
-                return sorted(found.values(), key=lambda each: each.context)
-            number += 1
+        for page in self._rest.numbered(path, GiteaStatuses, limit=self._page):
+            found |= {wire.context: _status(wire, commit) for wire in page.statuses or ()}
+            if len(page.statuses or ()) < self._page:
+                break
+        return sorted(found.values(), key=lambda each: each.context)
 
     def set_status(self, repository: str, commit: str, status: CommitStatus) -> None:
         """Set the state of a check."""

@@ -191,8 +191,6 @@ class LocalForge:
             raise ForgeError("forbidden", f"comment {comment} of {repository} is by {found.author}")
         return name, found
 
-    # Branches and requests
-
     def branch(self, repository: str, name: str) -> str | None:
         """Return the commit of a branch."""
         self._require(repository, "read")
@@ -513,6 +511,7 @@ class LocalForge:
             is_open=item.is_open,
             draft=item.draft,
             merged=item.merged,
+            updated=item.updated,
         )
 
 
@@ -533,9 +532,8 @@ def create_repository(
 def _open(setup: ForgeSetup) -> LocalForge:
     parts = urlsplit(setup.url)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise ForgeError(
-            "invalid", f"not the address of a local forge: {setup.url!r}", hint="use file:///DIRECTORY"
-        )
+        message = f"not the address of a local forge: {setup.url!r}"
+        raise ForgeError("invalid", message, hint="use file:///DIRECTORY")
     return LocalForge(Path(unquote(parts.path)), setup.token)
 
 

@@ -1,0 +1,549 @@
+"""GitHub and GitHub Enterprise, by the REST interface, and by GraphQL for drafts and resolved threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from chargehand.core.codec import decode_as
+from chargehand.forges._rest import RestClient, encode, repository_path, segment
+from chargehand.forges._wire import (
+    WireComment,
+    WireHook,
+    WireIssue,
+    WirePermission,
+    WirePull,
+    WireRepository,
+    WireReview,
+    WireUser,
+    login_of,
+    to_comment,
+    to_issue,
+    to_repository,
+    to_request,
+    to_reviews,
+)
+from chargehand.forges.addresses import parse_issues_and_pulls
+from chargehand.forges.contract import (
+    CommitStatus,
+    ForgeAccount,
+    ForgeComment,
+    ForgeError,
+    ForgeIssue,
+    ForgeKind,
+    ForgeProblem,
+    ForgeRepository,
+    ForgeRequest,
+    ForgeReview,
+    ForgeSetup,
+    GitLogin,
+    MergeMethod,
+    NewRequest,
+    ReviewComment,
+    Right,
+    StatusState,
+)
+from chargehand.network.http_client import WebReply
+
+_PAGE = 100
+_VERSION = "2022-11-28"
+_SCOPES = ("repo",)
+_LONGEST_DESCRIPTION = 140
+_CONCLUSIONS: Mapping[str, StatusState] = {
+    **dict.fromkeys(("success", "neutral", "skipped"), "success"),
+    **dict.fromkeys(("failure", "timed_out", "action_required", "startup_failure"), "failure"),
+    **dict.fromkeys(("cancelled", "stale"), "error"),
+}
+_HOOK_EVENTS = (
+    *("push", "issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment"),
+    *("status", "check_run"),
+)
+_THREADS = """query($owner:String!,$name:String!,$number:Int!,$after:String){repository(owner:$owner,name:$name){
+pullRequest(number:$number){reviewThreads(first:100,after:$after){pageInfo{hasNextPage endCursor}
+nodes{isResolved comments(first:1){nodes{databaseId}}}}}}}"""
+_DRAFT = """mutation($id:ID!){convertPullRequestToDraft(input:{pullRequestId:$id}){pullRequest{isDraft}}}"""
+_READY = """mutation($id:ID!){markPullRequestReadyForReview(input:{pullRequestId:$id}){pullRequest{isDraft}}}"""
+
+
+class GithubRef(Struct, frozen=True):
+    """A branch."""
+
+    object: GithubSha
+
+
+class GithubSha(Struct, frozen=True):
+    """The commit of a branch."""
+
+    sha: str
+
+
+class GithubLine(Struct, frozen=True):
+    """A comment on a line; `line` is `None` if the line is no longer part of the request."""
+
+    id: int
+    created_at: datetime
+    path: str = ""
+    line: int | None = None
+    side: str = "RIGHT"
+    body: str | None = None
+    user: WireUser | None = None
+    in_reply_to_id: int | None = None
+
+
+class GithubStatus(Struct, frozen=True):
+    """A commit status."""
+
+    context: str
+    state: StatusState
+    description: str | None = None
+    target_url: str | None = None
+
+
+class GithubStatuses(Struct, frozen=True):
+    """The latest commit statuses."""
+
+    statuses: list[GithubStatus] = []
+
+
+class GithubApp(Struct, frozen=True):
+    """The application of a check run."""
+
+    slug: str = ""
+
+
+class GithubOutput(Struct, frozen=True):
+    """The text of a check run."""
+
+    title: str | None = None
+
+
+class GithubRun(Struct, frozen=True):
+    """A check run; that of a job of Actions has the id of the job."""
+
+    id: int
+    name: str
+    status: str
+    conclusion: str | None = None
+    html_url: str | None = None
+    app: GithubApp | None = None
+    output: GithubOutput | None = None
+
+
+class GithubRuns(Struct, frozen=True):
+    """The latest check runs."""
+
+    check_runs: list[GithubRun] = []
+
+
+class GraphAnswer(Struct, frozen=True):
+    """An answer of GraphQL, which reports errors with status 200."""
+
+    data: Any = None
+    errors: list[GraphProblem] = []
+
+
+class GraphProblem(Struct, frozen=True):
+    """An error of GraphQL."""
+
+    message: str = ""
+    type: str = ""
+
+
+class GithubThreads(Struct, frozen=True, rename="camel"):
+    """One page of the threads of a request."""
+
+    page_info: GithubPage
+    nodes: list[GithubThread] = []
+
+
+class GithubPage(Struct, frozen=True, rename="camel"):
+    """The position in a list of GraphQL."""
+
+    has_next_page: bool = False
+    end_cursor: str | None = None
+
+
+class GithubThread(Struct, frozen=True, rename="camel"):
+    """A thread of comments on a line."""
+
+    is_resolved: bool
+    comments: Any = None
+
+
+class GithubForge:
+    """One account at GitHub or a GitHub Enterprise server."""
+
+    kind = "github"
+
+    def __init__(self, setup: ForgeSetup, *, page: int = _PAGE) -> None:
+        self.url = setup.url.rstrip("/")
+        self._setup, self._page = setup, page
+        usual = "https://api.github.com" if urlsplit(self.url).netloc == "github.com" else f"{self.url}/api/v3"
+        base = setup.api.rstrip("/") or usual
+        # Enterprise servers have REST at /api/v3 and GraphQL at /api/graphql.
+        self._graph_base = base.removesuffix("/v3")
+        headers = {"accept": "application/vnd.github+json", "x-github-api-version": _VERSION}
+        if setup.token:
+            headers["authorization"] = f"Bearer {setup.token}"
+        self._rest = RestClient(setup, base, headers, refine=_refine)
+        self._graph = RestClient(setup, self._graph_base, headers)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._rest.close()
+        self._graph.close()
+
+    def account(self) -> ForgeAccount:
+        """Return the account of the token; fine-grained tokens do not say what they lack."""
+        reply = self._rest.get(f"{self._rest.base}/user", fresh=True)
+        user: WireUser = self._rest.decode(reply, WireUser)
+        given = reply.headers.get("x-oauth-scopes")
+        scopes = {each.strip() for each in (given or "").split(",")}
+        lacks = None if given is None else tuple(each for each in _SCOPES if each not in scopes)
+        return ForgeAccount(login=user.login, lacks=lacks)
+
+    def git_login(self) -> GitLogin | None:
+        """Return the login for git: the token is the password."""
+        return GitLogin("x-access-token", self._setup.token)
+
+    def repository(self, repository: str) -> ForgeRepository:
+        """Return a repository."""
+        wire = self._rest.read(_place(repository), WireRepository)
+        found = to_repository(wire)
+        # GitHub names a default branch also for a repository without commits.
+        if wire.default_branch and self._commit(wire.full_name, wire.default_branch) is None:
+            return msgspec.structs.replace(found, default_branch=None)
+        return found
+
+    def right(self, repository: str, login: str) -> Right:
+        """Return the present right of a person."""
+        path = f"{_place(repository)}/collaborators/{segment(login)}/permission"
+        try:
+            found = self._rest.read(path, WirePermission, fresh=True).permission
+        except ForgeError as error:
+            if error.problem != "missing":
+                raise
+            self._rest.read(_place(repository), WireRepository)  # raises if the repository is missing
+            return "none"
+        rights: dict[str, Right] = {"admin": "admin", "write": "write", "read": "read"}
+        return rights.get(found, "none")
+
+    # Issues
+
+    def issues(
+        self, repository: str, *, label: str = "", assignee: str = "", since: datetime | None = None
+    ) -> Iterator[ForgeIssue]:
+        """Yield the open issues, the least recently updated first."""
+        query = {"state": "open", "sort": "updated", "direction": "asc", "per_page": self._page}
+        query |= {"assignee": assignee, "labels": "" if "," in label else label}
+        query |= {"since": since.isoformat().replace("+00:00", "Z") if since else ""}
+        for wire in self._rest.pages(f"{_place(repository)}/issues", WireIssue, **query):
+            issue = to_issue(wire, repository)
+            if wire.pull_request is None and (not label or label in issue.labels):
+                yield issue
+
+    def issue(self, repository: str, number: int) -> ForgeIssue:
+        """Return an issue, also if it was transferred to a repository that the token can read."""
+        wire = self._rest.read_moved(f"{_place(repository)}/issues/{number}", WireIssue)
+        if wire.pull_request is not None:
+            raise ForgeError("missing", f"{number} of {repository} is a request")
+        return to_issue(wire, "/".join(urlsplit(wire.repository_url).path.split("/")[-2:]) or repository)
+
+    def change_issue(
+        self,
+        repository: str,
+        number: int,
+        *,
+        add_labels: Sequence[str] = (),
+        remove_labels: Sequence[str] = (),
+        assign: Sequence[str] = (),
+        unassign: Sequence[str] = (),
+        is_open: bool | None = None,
+    ) -> None:
+        """Change labels, assignees or state of an issue or request; GitHub creates missing labels."""
+        path = f"{_place(repository)}/issues/{number}"
+        if add_labels:
+            self._rest.change("POST", f"{path}/labels", {"labels": list(add_labels)})
+        for label in dict.fromkeys(remove_labels):
+            self._repeatable("DELETE", f"{path}/labels/{segment(label)}")
+        if assign:
+            body = {"assignees": list(assign)}
+            now = to_issue(self._rest.change("POST", f"{path}/assignees", body, kind=WireIssue), repository)
+            # GitHub ignores people who cannot be assigned, without an error.
+            ignored = {each.lower() for each in assign} - {each.lower() for each in now.assignees}
+            if ignored:
+                raise ForgeError("refused", f"{min(ignored)!r} cannot be assigned in {repository}")
+        if unassign:
+            self._rest.change("DELETE", f"{path}/assignees", {"assignees": list(unassign)})
+        if is_open is not None:
+            self._rest.change("PATCH", path, {"state": "open" if is_open else "closed"})
+
+    # Comments
+
+    def comments(self, repository: str, number: int) -> Sequence[ForgeComment]:
+        """Return all comments of an issue or request, by id."""
+        path = f"{_place(repository)}/issues/{number}/comments"
+        found = self._rest.pages(path, WireComment, per_page=self._page)
+        return sorted(map(to_comment, found), key=lambda each: each.id)
+
+    def add_comment(self, repository: str, number: int, body: str) -> ForgeComment:
+        """Add a comment."""
+        path = f"{_place(repository)}/issues/{number}/comments"
+        return to_comment(self._rest.change("POST", path, {"body": body}, kind=WireComment))
+
+    def edit_comment(self, repository: str, number: int, comment: int, body: str) -> ForgeComment:
+        """Replace the text of a comment of the account."""
+        path = f"{_place(repository)}/issues/comments/{comment}"
+        return to_comment(self._rest.change("PATCH", path, {"body": body}, kind=WireComment))
+
+    def delete_comment(self, repository: str, number: int, comment: int) -> None:
+        """Delete a comment of the account."""
+        self._repeatable("DELETE", f"{_place(repository)}/issues/comments/{comment}")
+
+    # Branches and requests
+
+    def branch(self, repository: str, name: str) -> str | None:
+        """Return the commit of a branch."""
+        found = self._commit(repository, name)
+        if found is None:
+            self._rest.read(_place(repository), WireRepository)  # raises if the repository is missing
+        return found
+
+    def delete_branch(self, repository: str, name: str) -> None:
+        """Delete a branch."""
+        try:
+            self._rest.change("DELETE", f"{_place(repository)}/git/refs/heads/{quote(name)}")
+        except ForgeError as error:
+            if error.problem not in ("missing", "refused") or self._commit(repository, name) is not None:
+                raise
+
+    def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
+        """Return the requests from a branch, the newest first."""
+        owner = repository.partition("/")[0]
+        query = {"state": "all", "head": f"{owner}:{head}", "per_page": self._page}
+        found = [to_request(wire) for wire in self._rest.pages(f"{_place(repository)}/pulls", WirePull, **query)]
+        same = [each for each in found if each.head == head and each.head_repository in ("", repository)]
+        return sorted(same, key=lambda each: -each.number)
+
+    def request(self, repository: str, number: int) -> ForgeRequest:
+        """Return a request."""
+        wire = self._rest.read(f"{_place(repository)}/pulls/{number}", WirePull)
+        return to_request(wire, mergeable=wire.mergeable)
+
+    def open_request(self, repository: str, new: NewRequest) -> ForgeRequest:
+        """Open a request."""
+        body = msgspec.structs.asdict(new)
+        return to_request(self._rest.change("POST", f"{_place(repository)}/pulls", body, kind=WirePull))
+
+    def change_request(
+        self,
+        repository: str,
+        number: int,
+        *,
+        title: str | None = None,
+        body: str | None = None,
+        draft: bool | None = None,
+        is_open: bool | None = None,
+    ) -> ForgeRequest:
+        """Change a request."""
+        path = f"{_place(repository)}/pulls/{number}"
+        state = None if is_open is None else "open" if is_open else "closed"
+        given = {"title": title, "body": body, "state": state}
+        change = {name: value for name, value in given.items() if value is not None}
+        if change:
+            wire: WirePull = self._rest.change("PATCH", path, change, kind=WirePull)
+        else:
+            wire = self._rest.read(path, WirePull, fresh=True)
+        if draft is not None and draft != wire.draft:
+            self._ask_graph(_DRAFT if draft else _READY, {"id": wire.node_id}, is_change=True)
+            wire = msgspec.structs.replace(wire, draft=draft)
+        return to_request(wire, mergeable=wire.mergeable)
+
+    def ask_reviews(self, repository: str, number: int, logins: Sequence[str]) -> None:
+        """Ask people for their reviews."""
+        path = f"{_place(repository)}/pulls/{number}/requested_reviewers"
+        self._rest.change("POST", path, {"reviewers": list(logins)})
+
+    # Reviews
+
+    def reviews(self, repository: str, number: int) -> Sequence[ForgeReview]:
+        """Return the submitted reviews, by id."""
+        path = f"{_place(repository)}/pulls/{number}/reviews"
+        return to_reviews(list(self._rest.pages(path, WireReview, per_page=self._page)))
+
+    def review_comments(self, repository: str, number: int) -> Sequence[ReviewComment]:
+        """Return all comments on lines, by id."""
+        path = f"{_place(repository)}/pulls/{number}/comments"
+        wires = list(self._rest.pages(path, GithubLine, per_page=self._page))
+        resolved = self._resolved(repository, number) if wires else set[int]()
+        found = [_line(wire, resolved) for wire in wires]
+        return sorted(found, key=lambda each: each.id)
+
+    def reply(self, repository: str, number: int, comment: ReviewComment, body: str) -> None:
+        """Answer a comment on a line, in its thread."""
+        path = f"{_place(repository)}/pulls/{number}/comments/{segment(comment.thread)}/replies"
+        self._rest.change("POST", path, {"body": body})
+
+    def merge(self, repository: str, number: int, *, commit: str, method: MergeMethod) -> None:
+        """Merge a request."""
+        body = {"sha": commit, "merge_method": method}
+        self._rest.change("PUT", f"{_place(repository)}/pulls/{number}/merge", body)
+
+    # Statuses, files and hooks
+
+    def statuses(self, repository: str, commit: str) -> Sequence[CommitStatus]:
+        """Return the latest state of each check of a commit: commit statuses and check runs."""
+        path = f"{_place(repository)}/commits/{segment(commit)}"
+        found: dict[str, CommitStatus] = {}
+        for page in self._rest.numbered(f"{path}/status", GithubStatuses, per_page=self._page):
+            found |= {each.context: _status(each) for each in page.statuses}
+            if len(page.statuses) < self._page:
+                break
+        for runs in self._rest.numbered(f"{path}/check-runs", GithubRuns, per_page=self._page):
+            found |= {each.name: _run(each) for each in runs.check_runs}
+            if len(runs.check_runs) < self._page:
+                break
+        return sorted(found.values(), key=lambda each: each.context)
+
+    def set_status(self, repository: str, commit: str, status: CommitStatus) -> None:
+        """Set the state of a check, with at most 140 characters of its description."""
+        body = {
+            "context": status.context,
+            "state": status.state,
+            "description": status.description[:_LONGEST_DESCRIPTION],
+            "target_url": status.url or None,
+        }
+        self._rest.change("POST", f"{_place(repository)}/statuses/{segment(commit)}", body)
+
+    def read_log(self, repository: str, status: CommitStatus, *, most: int = 65_536) -> str:
+        """Return the end of the log of a job of Actions."""
+        if not status.log.isdecimal():
+            return ""
+        try:
+            return self._rest.tail(f"{_place(repository)}/actions/jobs/{status.log}/logs", most)
+        except ForgeError as error:
+            if error.problem == "missing":  # GitHub removes logs after some weeks
+                return ""
+            raise
+
+    def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
+        """Return "": GitHub's interface has no attachments."""
+        return ""
+
+    def ensure_hook(self, repository: str, address: str, secret: str) -> None:
+        """Have the forge post its events to an address."""
+        path = f"{_place(repository)}/hooks"
+        config = {"url": address, "content_type": "json", "secret": secret}
+        body = {"active": True, "events": _HOOK_EVENTS, "config": config}
+        known = [hook for hook in self._rest.pages(path, WireHook) if hook.config.get("url") == address]
+        if known:
+            self._rest.change("PATCH", f"{path}/{known[0].id}", body)
+        else:
+            self._rest.change("POST", path, {"name": "web", **body})
+
+    def remove_hook(self, repository: str, address: str) -> None:
+        """Remove the hook of an address."""
+        path = f"{_place(repository)}/hooks"
+        for hook in [hook for hook in self._rest.pages(path, WireHook) if hook.config.get("url") == address]:
+            self._repeatable("DELETE", f"{path}/{hook.id}")
+
+    def _commit(self, repository: str, name: str) -> str | None:
+        try:
+            path = f"{_place(repository)}/git/ref/heads/{quote(name)}"
+            return self._rest.read(path, GithubRef, fresh=True).object.sha
+        except ForgeError as error:
+            # An empty repository answers 409.
+            if error.problem in ("missing", "refused", "invalid"):
+                return None
+            raise
+
+    def _repeatable(self, method: str, path: str) -> None:
+        try:
+            self._rest.change(method, path)
+        except ForgeError as error:
+            if error.problem != "missing":
+                raise
+
+    def _resolved(self, repository: str, number: int) -> set[int]:
+        """Return the first comments of the resolved threads, which only GraphQL knows."""
+        owner, _, name = repository.partition("/")
+        found, after, is_last = set[int](), None, False
+        while not is_last:
+            variables = {"owner": owner, "name": name, "number": number, "after": after}
+            data = self._ask_graph(_THREADS, variables)
+            try:
+                threads = decode_as(encode(data["repository"]["pullRequest"]["reviewThreads"]), GithubThreads)
+                for thread in threads.nodes:
+                    if thread.is_resolved:
+                        found |= {comment["databaseId"] for comment in thread.comments["nodes"]}
+            except (KeyError, TypeError, msgspec.MsgspecError) as error:
+                raise ForgeError("broken", "GitHub's answer about threads cannot be read") from error
+            after, is_last = threads.page_info.end_cursor, not threads.page_info.has_next_page
+        return found
+
+    def _ask_graph(self, query: str, variables: Mapping[str, object], *, is_change: bool = False) -> Any:
+        body = {"query": query, "variables": variables}
+        answer: GraphAnswer = self._graph.change("POST", "/graphql", body, kind=GraphAnswer)
+        if not answer.errors:
+            return answer.data
+        problems: dict[str, ForgeProblem] = {
+            "RATE_LIMITED": "rate_limited",
+            "NOT_FOUND": "missing",
+            "FORBIDDEN": "forbidden",
+            "INSUFFICIENT_SCOPES": "forbidden",
+        }
+        first = answer.errors[0]
+        problem = problems.get(first.type, "refused" if is_change else "broken")
+        raise ForgeError(problem, f"GitHub's GraphQL: {self._graph.clean(first.message)}")
+
+
+def _place(repository: str) -> str:
+    return f"/repos/{repository_path(repository)}"
+
+
+def _line(wire: GithubLine, resolved: set[int]) -> ReviewComment:
+    first = wire.in_reply_to_id or wire.id
+    return ReviewComment(
+        id=wire.id,
+        thread=str(first),
+        author=login_of(wire.user),
+        body=wire.body or "",
+        path=wire.path,
+        line=wire.line if wire.side == "RIGHT" else None,
+        created=wire.created_at,
+        resolved=first in resolved,
+    )
+
+
+def _status(wire: GithubStatus) -> CommitStatus:
+    return CommitStatus(
+        context=wire.context, state=wire.state, description=wire.description or "", url=wire.target_url or ""
+    )
+
+
+def _run(wire: GithubRun) -> CommitStatus:
+    done = wire.status == "completed"
+    return CommitStatus(
+        context=wire.name,
+        state=_CONCLUSIONS.get(wire.conclusion or "", "error") if done else "pending",
+        description=(wire.output.title if wire.output else None) or "",
+        url=wire.html_url or "",
+        log=str(wire.id) if done and wire.app and wire.app.slug == "github-actions" else "",
+    )
+
+
+def _refine(reply: WebReply, text: str, problem: ForgeProblem) -> ForgeProblem:
+    # GitHub answers 403 as well for its rules; only its words distinguish them from a missing right.
+    if problem == "forbidden" and any(rule in text for rule in ("archived", "is locked")):
+        return "refused"
+    return "missing" if reply.status == 422 and "No commit found" in text else problem
+
+
+KIND = ForgeKind(
+    open=GithubForge, parse=parse_issues_and_pulls, url="https://github.com", token="GITHUB_TOKEN", scopes=_SCOPES
+)

@@ -1,0 +1,114 @@
+"""GitHub keeps the contract of forges, against a stand-in that is checked by GitHub's own description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.forge_stand_in import Answer
+from tests.github_stand_in import PAGE, GithubHost, openapi
+
+from chargehand.forges._rest import RestClient
+from chargehand.forges.contract import CommitStatus, ForgeSetup
+from chargehand.forges.local import create_repository
+from chargehand.testing.forges.case import ForgeCase
+from chargehand.testing.forges.suite import ForgeContract
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[GithubHost]:
+    openapi()
+    create_repository(tmp_path / "forge", "ada/demo", {"ada": "admin", "bob": "read"})
+    found = GithubHost(tmp_path / "forge")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def case(host: GithubHost, tmp_path: Path) -> ForgeCase:
+    found = ForgeCase(
+        forge=host.open_forge("token-ada"),
+        other=host.open_forge("token-bob"),
+        host=host,
+        repository="ada/demo",
+        scratch=tmp_path,
+        page=PAGE,
+        many=35,
+    )
+    found.commit("main", {"readme.txt": "hello\n"})
+    return found
+
+
+class TestGithub(ForgeContract):
+    """The contract."""
+
+    @pytest.fixture
+    def case(self, case: ForgeCase) -> ForgeCase:
+        return case
+
+
+def test_a_request_that_github_does_not_know_is_reported(host: GithubHost, case: ForgeCase) -> None:
+    rest = RestClient(
+        ForgeSetup(url=host.server.url, sleep=lambda _: None),
+        host.server.url,
+        {"authorization": "Bearer token-ada"},
+    )
+    number = case.host.create_issue(case.repository, "bug")
+    rest.change("PATCH", f"/repos/ada/demo/issues/{number}", {"state": "closed", "colour": "red"})
+    rest.change("PATCH", f"/repos/ada/demo/issues/{number}", {"state": "ajar"})
+    rest.read("/repos/ada/demo/issues", list, order="up")
+    rest.close()
+    found = " ".join(host.server.errors)
+    host.server.errors.clear()
+    assert "colour" in found
+    assert "ajar" in found
+    assert "unknown parameters {'order'}" in found
+
+
+def test_checks_of_actions_are_statuses_with_logs_that_are_fetched_without_the_token(
+    host: GithubHost, case: ForgeCase
+) -> None:
+    head = case.commit("checked", {"new.txt": "x\n"})
+    run = {"id": 77, "name": "test (3.12)", "status": "completed", "conclusion": "timed_out"}
+    app = {"app": {"slug": "github-actions"}, "html_url": "https://example.org/77", "output": {"title": "late"}}
+    host.check_runs[:] = [
+        {**run, **app},
+        {"id": 78, "name": "lint", "status": "in_progress", "conclusion": None},
+        {"id": 79, "name": "docs", "status": "completed", "conclusion": "skipped"},
+    ]
+    found = {each.context: each for each in case.forge.statuses(case.repository, head)}
+    assert {context: each.state for context, each in found.items()} == {
+        "test (3.12)": "failure",
+        "lint": "pending",
+        "docs": "success",
+    }
+    status = found["test (3.12)"]
+    assert status == CommitStatus(
+        context="test (3.12)", state="failure", description="late", url="https://example.org/77", log="77"
+    )
+    elsewhere = host.server.url.replace("127.0.0.1", "localhost")
+    host.server.fail(
+        Answer(302, headers={"location": f"{elsewhere}/blob/77"}),
+        Answer(200, content=b"x" * 200_000 + b"\nthe end"),
+    )
+    assert case.forge.read_log(case.repository, status, most=10).endswith("the end")
+    logs, blob = host.server.requests[-2:]
+    assert (logs.path, logs.token) == ("/repos/ada/demo/actions/jobs/77/logs", "token-ada")
+    assert (blob.path, blob.token) == ("/blob/77", "")
+    host.server.fail(Answer(410, {"message": "gone"}))
+    assert case.forge.read_log(case.repository, status) == ""
+
+
+def test_resolved_threads_are_known_over_several_pages(host: GithubHost, case: ForgeCase) -> None:
+    case.commit("reviewed", {"new.txt": "one\ntwo\n"})
+    request = TestGithub().open_request(case, "reviewed")
+    case.host.submit_review(
+        case.repository, request.number, "commented", "", [("new.txt", 1, "a"), ("new.txt", 2, "b")]
+    )
+    first, second = case.forge.review_comments(case.repository, request.number)
+    host.resolved = {second.id}
+    assert [each.resolved for each in case.forge.review_comments(case.repository, request.number)] == [False, True]
+    assert first.thread != second.thread
