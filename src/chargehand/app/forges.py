@@ -238,6 +238,7 @@ def _take(
         text=progress_text(None, None),
         now=app.clock.now(),
         again=again,
+        comments=comments,
     )
     if own is None:
         assert holds is not None
@@ -254,7 +255,8 @@ def _take(
         url=issue.url,
         title=issue.title,
         author=issue.author,
-        claim=own.id,
+        claim=own.comment.id,
+        after=own.mark.after,
         branch=_free_branch(forge, issue, f"chargehand/issue-{issue.number}-{slug}"),
         target=target,
     )
@@ -267,7 +269,7 @@ def _take(
     except BaseException:
         memos.remove(story)
         with contextlib.suppress(ForgeError):
-            forge.delete_comment(issue.repository, issue.number, own.id)
+            forge.delete_comment(issue.repository, issue.number, own.comment.id)
         raise
     return mission
 
@@ -276,7 +278,7 @@ def _free_branch(forge: Forge, issue: ForgeIssue, name: str) -> str:
     """Return a branch that no earlier mission of the issue has used."""
     for number in range(1, 100):
         branch = name if number == 1 else f"{name}-{number}"
-        if forge.branch(issue.repository, branch) is None and not forge.find_requests(issue.repository, branch):
+        if not forge.find_requests(issue.repository, branch):
             return branch
     raise ForgeError("refused", f"the branches {name}… are all taken", hint="delete some of them")
 

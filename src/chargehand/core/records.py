@@ -364,9 +364,9 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     """The issue of a forge that a mission resolves, as it was when the mission was recorded.
 
     `account` is the entry of [forges], `claim` the id of the comment that claims the issue for the mission and
-    shows its progress, `branch` the branch that is pushed for a request to merge it into `target`. In a further
-    round `request` is the number of that request, `round` counts from 0, and `remarks` are the keys of the review
-    remarks that the mission answers.
+    shows its progress, `after` the claim that it replaces. `branch` is pushed for a request to merge it into
+    `target`. In a further round `request` is the number of that request, `round` counts from 0, and `remarks` are
+    the keys of the review remarks that the mission answers.
     """
 
     account: str
@@ -381,6 +381,7 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     request: int = 0
     round: int = 0
     remarks: tuple[str, ...] = ()
+    after: int = 0
 
 
 class MissionRequest(Struct, frozen=True, kw_only=True):

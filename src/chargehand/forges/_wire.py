@@ -153,6 +153,7 @@ class WirePermission(Struct, frozen=True):
 class WireAsset(Struct, frozen=True):
     """An attached file."""
 
+    name: str = ""
     browser_download_url: str = ""
 
 

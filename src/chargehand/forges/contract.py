@@ -319,7 +319,10 @@ class Forge(Protocol):
         ...
 
     def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
-        """Attach a file to an issue or request and return its address; "" if the forge has no attachments."""
+        """Attach a file to an issue or request, once by its name, and return its address.
+
+        That is "" if the forge has no attachments.
+        """
         ...
 
     def ensure_hook(self, repository: str, address: str, secret: str) -> None:

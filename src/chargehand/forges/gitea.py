@@ -405,6 +405,9 @@ class GiteaForge:
     def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
         """Attach a file to an issue or request and return its address."""
         path = f"{_place(repository)}/issues/{number}/assets"
+        for known in self._rest.read(path, list[WireAsset], fresh=True):
+            if known.name == name:
+                return known.browser_download_url
         reply = self._rest.send_change("POST", path, *multipart("attachment", name, content))
         found: WireAsset = self._rest.decode(reply, WireAsset, change=True)
         return found.browser_download_url

@@ -375,7 +375,7 @@ class LocalForge:
         with self._change(repository, "read"):
             self.directory.item(repository, number)
             safe = re.sub(r"[^\w.-]", "_", name)[-100:]
-            place = f"files/{number}/{self.directory.new_id()}-{safe}"
+            place = f"files/{number}/{hashlib.sha256(content).hexdigest()[:16]}-{safe}"
             self.directory.save(repository, place, content)
         return self.directory.place(repository, place).as_uri()
 

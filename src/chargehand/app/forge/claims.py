@@ -70,25 +70,34 @@ def find_claim(comments: Sequence[ForgeComment], *, may_claim: Callable[[str], b
 
 
 def claim_issue(
-    forge: Forge, repository: str, number: int, *, mission: str, text: str, now: datetime, again: bool = False
-) -> tuple[ForgeComment | None, Claim | None]:
-    """Claim an issue for a mission; return the claiming comment, or `None` and the claim that holds.
+    forge: Forge,
+    repository: str,
+    number: int,
+    *,
+    mission: str,
+    text: str,
+    now: datetime,
+    again: bool = False,
+    comments: Sequence[ForgeComment] | None = None,
+) -> tuple[Claim | None, Claim | None]:
+    """Claim an issue for a mission; return the claim, or `None` and the claim that holds.
 
-    A claim whose holder released it is replaced only with `again`. The lease of another is judged by the forge's
-    clock, that of the new comment. Raises `ForgeError`.
+    `comments` are those of the issue, if they were just read. A claim whose holder released it is replaced only
+    with `again`. The lease of another is judged by the clock of the forge. Raises `ForgeError`.
     """
     may = WriteRights(forge, repository)
-    before = find_claim(forge.comments(repository, number), may_claim=may)
+    before = find_claim(forge.comments(repository, number) if comments is None else comments, may_claim=may)
     if before is not None and not (again if before.mark.state == "released" else before.is_over(now)):
         return None, before
     mark = ClaimMark(mission=mission, after=before.comment.id if before else 0)
     own = _add_claim(forge, repository, number, with_mark(text, mark))
+    may.add(own.author)  # it may write, or it could not push either
     holds = find_claim(forge.comments(repository, number), may_claim=may)
     lives = before is not None and before.mark.state == "held" and not before.is_over(own.created)
     if holds is None or holds.comment.id != own.id or lives:
         forge.delete_comment(repository, number, own.id)
         return None, before if lives else holds
-    return own, holds
+    return holds, holds
 
 
 def _add_claim(forge: Forge, repository: str, number: int, body: str) -> ForgeComment:
@@ -112,6 +121,10 @@ class WriteRights:
     def __init__(self, forge: Forge, repository: str) -> None:
         self._forge, self._repository = forge, repository
         self._known: dict[str, bool] = {}
+
+    def add(self, login: str) -> None:
+        """Note that a person has write right, without asking."""
+        self._known[login] = True
 
     def __call__(self, login: str) -> bool:
         """Return whether a person has write right; raises `ForgeError`."""

@@ -85,20 +85,31 @@ class RequestTarget(DeliveryTarget):
             self._fault(f"{self.name}_pushed")
             request = self._open(forge, link, commit)
             self._fault(f"{self.name}_opened")
-            done = CommitStatus(
-                context=STATUS, state="success", description="every check passed on this tree", url=request.url
-            )
-            forge.set_status(link.repository, commit, done)
+            forge.set_status(link.repository, commit, self._status(request.url))
             reviewers = accounts.entry(link.account).config.reviewers
             if reviewers and not link.round:
                 forge.ask_reviews(link.repository, request.number, reviewers)
             answer_remarks(forge, link, request.number, commit)
             return request.url
 
+    def _is_green(self) -> bool:
+        state = self._journal.state
+        judged = [each.status for each in state.verdicts if each.tree == state.tree]
+        return judged[-1:] == ["green"]
+
+    def _status(self, url: str) -> CommitStatus:
+        if is_rolled_back(self._journal.state):
+            return CommitStatus(context=STATUS, state="failure", description="the result was rolled back", url=url)
+        if self._is_green():
+            return CommitStatus(context=STATUS, state="success", description="all checks passed", url=url)
+        return CommitStatus(context=STATUS, state="failure", description="not green: a person decided", url=url)
+
     def _check_claim(self, forge: Forge, link: IssueLink) -> None:
-        holds = find_claim(
-            forge.comments(link.repository, link.number), may_claim=WriteRights(forge, link.repository)
-        )
+        rights, comments = WriteRights(forge, link.repository), forge.comments(link.repository, link.number)
+        for own in comments:
+            if own.id == link.claim:
+                rights.add(own.author)
+        holds = find_claim(comments, may_claim=rights)
         if holds is not None and holds.comment.id != link.claim:
             raise ForgeError(
                 "refused",
@@ -127,17 +138,17 @@ class RequestTarget(DeliveryTarget):
         request = next((each for each in known if each.is_open), None)
         if request is None and known and known[0].merged is not None:
             return known[0]
-        undone = is_rolled_back(self._journal.state)
-        if request is None:
-            # A draft until its tree is known to be the promoted one.
-            body = self._describe(forge, link, commit, None)
-            new = NewRequest(title=request_title(link), body=body, head=link.branch, base=link.target, draft=True)
-            request = forge.open_request(link.repository, new)
+        # A draft unless its tree was judged green, or the result was rolled back since.
+        draft = is_rolled_back(self._journal.state) or not self._is_green()
         text = self._describe(forge, link, commit, request)
-        if forge.branch(link.repository, link.branch) != commit:
+        if request is None:
+            new = NewRequest(title=request_title(link), body=text, head=link.branch, base=link.target, draft=draft)
+            request = forge.open_request(link.repository, new)
+        elif request.body != text or request.draft != draft:
+            request = forge.change_request(link.repository, request.number, body=text, draft=draft)
+        # Some forges take a moment to see a push.
+        if request.head_commit != commit and forge.branch(link.repository, link.branch) != commit:
             raise ForgeError("broken", f"the branch {link.branch} was moved while its request was opened")
-        if request.body != text or request.draft != undone:
-            request = forge.change_request(link.repository, request.number, body=text, draft=undone)
         return request
 
     def _describe(self, forge: Forge, link: IssueLink, commit: str, request: ForgeRequest | None) -> str:
@@ -145,19 +156,15 @@ class RequestTarget(DeliveryTarget):
         from chargehand.reports.showing import report_mission
 
         found, _ = report_mission(self._reader, self._journal.mission)
-        # The promotion is valid, and only its delivery is unfinished.
-        # Without what describes this machine: the request is read by others.
+        # The promotion is valid, and only its delivery is unfinished. Without what describes this machine: the
+        # request is read by others.
         details = replace(found.details, repository=link.repository)
         report = replace(found, status="promoted", final=True, user=link.account, details=details)
-        rendered = render_report(report)
-        attached: tuple[str, ...] = ()
-        if request is not None:
-            name = f"chargehand-{commit[:12]}.md"
-            attached = tuple(
-                line.removeprefix("- ") for line in request.body.splitlines() if line.startswith(f"- {name}: ")
-            )
-            if not attached and (url := forge.attach(link.repository, request.number, name, rendered.encode())):
-                attached = (f"{name}: {url}",)
+        rendered, name = render_report(report), f"chargehand-{commit[:12]}.md"
+        before = "" if request is None else request.body
+        attached = [line.removeprefix("- ") for line in before.splitlines() if line.startswith(f"- {name}: ")]
+        if not attached and (url := forge.attach(link.repository, link.number, name, rendered.encode())):
+            attached = [f"{name}: {url}"]
         return request_body(link, report, rendered, attached)
 
 

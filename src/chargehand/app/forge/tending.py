@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry
-from chargehand.app.forge.claims import ClaimMark, WriteRights, find_claim, read_mark, with_mark
+from chargehand.app.forge.claims import ClaimMark, WriteRights, find_claim, with_mark
 from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.request_target import NAME, STATUS
@@ -34,7 +34,7 @@ from chargehand.core.errors import ChargehandError
 from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink
 from chargehand.core.state import ENDED, MissionState, Question
-from chargehand.forges.contract import Forge, ForgeComment, ForgeError, ForgeRequest, ReviewComment
+from chargehand.forges.contract import CommitStatus, Forge, ForgeComment, ForgeError, ForgeRequest, ReviewComment
 from chargehand.reports.reading import StateReader
 
 # The text of an open issue's progress names the time in steps of this: each edit renews the claim.
@@ -77,12 +77,17 @@ class Deeds(Protocol):
 
 
 class Tender(Struct, frozen=True, kw_only=True):
-    """Visits issues; `quiet` is how long comments on lines are collected."""
+    """Visits issues; `quiet` is how long comments on lines are collected.
+
+    `seen` has the facts of the last visit of each issue: if two visits in a row found the same, comments and
+    reviews are not read again.
+    """
 
     reader: StateReader
     memos: ForgeMemos
     deeds: Deeds
     quiet: timedelta = QUIET
+    seen: dict[str, tuple[object, int]] = {}
 
     def visit(self, story: Story) -> None:
         """Carry out all acts that are due for one issue. Raises `ForgeError`, `ChargehandError`."""
@@ -127,6 +132,8 @@ class _Visit:
         """Cancel the mission if its issue is closed, pass answers on, ask, and show progress."""
         link, forge = self._link, self._forge
         issue = forge.issue(link.repository, link.number)
+        if self._is_known((issue.updated, issue.is_open, self._state.updated, self._step())):
+            return
         comments = forge.comments(link.repository, link.number)
         holds = find_claim(comments, may_claim=self._may)
         if holds is None or holds.comment.id != link.claim:
@@ -154,6 +161,17 @@ class _Visit:
                 f"asked/{tree}", text, self._find_ours(mark("approval", f"{self._state.id}/{tree}"), comments)
             )
         self._show(comments)
+
+    def _is_known(self, facts: object) -> bool:
+        """Return whether the last two visits found these facts; with times in seconds, one is not enough."""
+        before, times = self._tender.seen.get(self._story.key, (None, 0))
+        times = times + 1 if before == facts else 0
+        self._tender.seen[self._story.key] = (facts, times)
+        return times > 1
+
+    def _step(self) -> datetime:
+        now = self._tender.reader.clock.now()
+        return now - (now - datetime.min.replace(tzinfo=now.tzinfo)) % _STEP
 
     def _commands(self, comments: Sequence[ForgeComment]) -> list[tuple[ForgeComment, IssueCommand]]:
         found = []
@@ -229,7 +247,12 @@ class _Visit:
         delivery = state.deliveries.get(NAME)
         if delivery is None or delivery.commit != state.commit or delivery.state != "done":
             self._tender.deeds.deliver(state.id)
-            self._show(forge.comments(link.repository, link.number))
+            self._show(None)
+            return
+        if f"shown/{state.commit}" not in self._acted:
+            # A first look at the request would find nothing new.
+            self._show(None, delivery.ref)
+            self.record(f"shown/{state.commit}", url=delivery.ref)
             return
         request = self._find_request()
         if request is None:
@@ -240,11 +263,10 @@ class _Visit:
         if not request.is_open:
             self._finish(request, "closed", "")
             return
-        if request.head_commit == state.commit:
-            self._follow(request)
-        if f"shown/{state.commit}" not in self._acted:
-            self._show(forge.comments(link.repository, link.number), request.url)
-            self.record(f"shown/{state.commit}", number=request.number, url=request.url)
+        statuses = forge.statuses(link.repository, request.head_commit)
+        known = self._is_known((request.updated, request.mergeable, statuses)) and request.updated is not None
+        if request.head_commit == state.commit and not known:
+            self._follow(request, statuses)
 
     def _find_request(self) -> ForgeRequest | None:
         link = self._link
@@ -270,14 +292,12 @@ class _Visit:
                 link.target,
             )
         self.record(how, number=request.number, url=request.url, commit=commit)
-        self._show(
-            forge.comments(link.repository, link.number), request.url, more=f"the request was {how}", over=True
-        )
+        self._show(None, request.url, more=f"the request was {how}", over=True)
         self._tender.memos.remove(self._story)
 
-    def _follow(self, request: ForgeRequest) -> None:
+    def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> None:
         link, forge = self._link, self._forge
-        remarks, authors = self._remarks(request)
+        remarks, authors = self._remarks(request, statuses)
         if remarks:
             if link.round >= self._entry.config.rounds:
                 if "rounds" not in self._acted:
@@ -296,12 +316,12 @@ class _Visit:
             )
             self._tender.memos.put(replace(self._story, mission=mission))
             self.record(f"round/{further.round}", number=request.number, url=request.url, identity=identity)
-        elif self._entry.config.merge == "approved" and self._may_merge(request):
+        elif self._entry.config.merge == "approved" and self._may_merge(request, statuses):
             method = self._entry.config.merge_method
             forge.merge(link.repository, request.number, commit=request.head_commit, method=method)
             self.record("merge", number=request.number, commit=request.head_commit)
 
-    def _remarks(self, request: ForgeRequest) -> tuple[list[Remark], list[str]]:
+    def _remarks(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> tuple[list[Remark], list[str]]:
         """Return the remarks to work on, and the people who wrote them; nothing while they still write."""
         link, forge, number = self._link, self._forge, request.number
         reviews = forge.reviews(link.repository, number)
@@ -330,18 +350,14 @@ class _Visit:
         if newest and now - max(newest) < self._tender.quiet:
             return [], []
         authors = [each.author for each in found]
-        return found + self._red_checks(request, done), authors
+        return found + self._red_checks(request, statuses, done), authors
 
     def _own_words(self, comments: Sequence[ForgeComment | ReviewComment]) -> str:
         """Return the texts of Chargehand: anyone can copy a mark, but not with the rights of its accounts."""
         return "\n".join(each.body for each in comments if is_ours(each.body) and self._may(each.author))
 
-    def _red_checks(self, request: ForgeRequest, done: set[str]) -> list[Remark]:
-        statuses = [
-            each
-            for each in self._forge.statuses(self._link.repository, request.head_commit)
-            if each.context != STATUS
-        ]
+    def _red_checks(self, request: ForgeRequest, statuses: Sequence[CommitStatus], done: set[str]) -> list[Remark]:
+        statuses = [each for each in statuses if each.context != STATUS]
         if any(each.state == "pending" for each in statuses):
             return []
         found = []
@@ -353,7 +369,7 @@ class _Visit:
                 found.append(Remark(key=key, author="the forge's checks", text=text))
         return found
 
-    def _may_merge(self, request: ForgeRequest) -> bool:
+    def _may_merge(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> bool:
         link = self._link
         latest = {
             each.author: each
@@ -362,7 +378,6 @@ class _Visit:
         }
         approved = any(each.state == "approved" and each.commit == request.head_commit for each in latest.values())
         objected = any(each.state == "changes" for each in latest.values())
-        statuses = self._forge.statuses(link.repository, request.head_commit)
         green = bool(statuses) and all(each.state == "success" for each in statuses)
         return approved and not objected and green and request.mergeable is not False and not request.draft
 
@@ -370,31 +385,24 @@ class _Visit:
 
     def end(self, comments: Sequence[ForgeComment] | None = None) -> None:
         """Show how the mission ended, release the claim, and look no more."""
-        link = self._link
-        self._show(comments or self._forge.comments(link.repository, link.number), over=True)
+        self._show(comments, over=True)
         self._tender.memos.remove(self._story)
 
     def _show(
-        self, comments: Sequence[ForgeComment], url: str = "", *, more: str = "", over: bool = False
+        self, comments: Sequence[ForgeComment] | None, url: str = "", *, more: str = "", over: bool = False
     ) -> None:
-        """Edit the progress comment if it says something else."""
+        """Edit the progress comment, unless it is known to say the same."""
         link = self._link
-        own = next((each for each in comments if each.id == link.claim), None)
-        if own is None:
-            return
         state = self._tender.reader.mission_state(self._state.id)
         if not more and state.status not in ENDED:
-            now = self._tender.reader.clock.now()
-            more = f"last seen {now - (now - datetime.min.replace(tzinfo=now.tzinfo)) % _STEP:%Y-%m-%d %H:%M} UTC"
+            more = f"last seen {self._step():%Y-%m-%d %H:%M} UTC"
         blocked = state.deliveries.get(NAME)
         if blocked is not None and blocked.state != "done" and blocked.commit == state.commit:
             more = f"the request is {blocked.state}: {blocked.reason}"
-        before = read_mark(own.body)
-        after = before.after if before is not None else 0
-        made = ClaimMark(mission=state.id, after=after, state="released" if over else "held")
+        made = ClaimMark(mission=state.id, after=link.after, state="released" if over else "held")
         text = with_mark(progress_text(state, link, url, more), made)
-        if text != own.body.replace("\r\n", "\n"):
-            self._forge.edit_comment(link.repository, link.number, own.id, text)
+        if not any(each.id == link.claim and text == each.body.replace("\r\n", "\n") for each in comments or ()):
+            self._forge.edit_comment(link.repository, link.number, link.claim, text)
 
     def record(self, key: str, **more: object) -> None:
         """Record an act in the mission's log."""
