@@ -402,14 +402,10 @@ class GiteaForge:
 
     def ensure_hook(self, repository: str, address: str, secret: str) -> None:
         """Have the forge post its events to an address."""
-        path = f"{_place(repository)}/hooks"
+        self.remove_hook(repository, address)  # Gitea cannot change a secret
         config = {"url": address, "content_type": "json", "secret": secret}
-        body = {"active": True, "events": _HOOK_EVENTS, "config": config}
-        known = [hook for hook in self._rest.pages(path, WireHook) if hook.config.get("url") == address]
-        if known:
-            self._rest.change("PATCH", f"{path}/{known[0].id}", body)
-        else:
-            self._rest.change("POST", path, {"type": "gitea", **body})
+        body = {"type": "gitea", "active": True, "events": _HOOK_EVENTS, "config": config}
+        self._rest.change("POST", f"{_place(repository)}/hooks", body)
 
     def remove_hook(self, repository: str, address: str) -> None:
         """Remove the hook of an address."""
