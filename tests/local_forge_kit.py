@@ -48,7 +48,7 @@ class LocalHost:
         self.set(repository, archived=True)
 
     def rename(self, repository: str, name: str) -> None:
-        new = f"{repository.partition('/')[0]}/{name}"
+        new = f"{repository.rpartition('/')[0]}/{name}"
         self.directory.git_directory(repository).rename(self.directory.git_directory(new))
         self.directory.place(repository, "").rename(self.directory.place(new, ""))
         self.directory.save(repository, "settings.json", LocalSettings(rights={}, moved_to=new))

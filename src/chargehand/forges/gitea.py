@@ -209,6 +209,7 @@ class GiteaForge:
         assign: Sequence[str] = (),
         unassign: Sequence[str] = (),
         is_open: bool | None = None,
+        is_request: bool = False,
     ) -> None:
         """Change labels, assignees or state of an issue or request."""
         path = f"{_place(repository)}/issues/{number}"
@@ -229,7 +230,7 @@ class GiteaForge:
 
     # Comments
 
-    def comments(self, repository: str, number: int) -> Sequence[ForgeComment]:
+    def comments(self, repository: str, number: int, *, is_request: bool = False) -> Sequence[ForgeComment]:
         """Return all comments of an issue or request, by id."""
         path = f"{_place(repository)}/issues/{number}"
         try:
@@ -240,12 +241,14 @@ class GiteaForge:
             raise
         return sorted(map(to_comment, found), key=lambda each: each.id)
 
-    def add_comment(self, repository: str, number: int, body: str) -> ForgeComment:
+    def add_comment(self, repository: str, number: int, body: str, *, is_request: bool = False) -> ForgeComment:
         """Add a comment."""
         path = f"{_place(repository)}/issues/{number}/comments"
         return to_comment(self._rest.change("POST", path, {"body": body}, kind=WireComment))
 
-    def edit_comment(self, repository: str, number: int, comment: int, body: str) -> ForgeComment:
+    def edit_comment(
+        self, repository: str, number: int, comment: int, body: str, *, is_request: bool = False
+    ) -> ForgeComment:
         """Replace the text of a comment of the account."""
         path = f"{_place(repository)}/issues/comments/{comment}"
         return to_comment(self._rest.change("PATCH", path, {"body": body}, kind=WireComment))
@@ -393,7 +396,7 @@ class GiteaForge:
                     return self._rest.tail(f"{place}/jobs/{job.id}/logs", most)
         return ""
 
-    def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
+    def attach(self, repository: str, number: int, name: str, content: bytes, *, is_request: bool = False) -> str:
         """Attach a file to an issue or request and return its address."""
         path = f"{_place(repository)}/issues/{number}/assets"
         reply = self._rest.send_change("POST", path, *multipart("attachment", name, content))

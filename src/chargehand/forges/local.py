@@ -127,6 +127,7 @@ class LocalForge:
         assign: Sequence[str] = (),
         unassign: Sequence[str] = (),
         is_open: bool | None = None,
+        is_request: bool = False,
     ) -> None:
         """Change labels, assignees or state of an issue or request."""
         with self._change(repository, "write") as settings:
@@ -149,13 +150,13 @@ class LocalForge:
 
     # Comments
 
-    def comments(self, repository: str, number: int) -> Sequence[ForgeComment]:
+    def comments(self, repository: str, number: int, *, is_request: bool = False) -> Sequence[ForgeComment]:
         """Return all comments of an issue or request, by id."""
         self._require(repository, "read")
         self.directory.item(repository, number)
         return self.directory.read_all(repository, f"comments/{number}", ForgeComment)
 
-    def add_comment(self, repository: str, number: int, body: str) -> ForgeComment:
+    def add_comment(self, repository: str, number: int, body: str, *, is_request: bool = False) -> ForgeComment:
         """Add a comment."""
         with self._change(repository, "read") as settings:
             item = self.directory.item(repository, number)
@@ -168,7 +169,9 @@ class LocalForge:
             self._save(repository, msgspec.structs.replace(item, updated=when))
         return new
 
-    def edit_comment(self, repository: str, number: int, comment: int, body: str) -> ForgeComment:
+    def edit_comment(
+        self, repository: str, number: int, comment: int, body: str, *, is_request: bool = False
+    ) -> ForgeComment:
         """Replace the text of a comment of the account."""
         with self._change(repository, "read"):
             name = f"comments/{number}/{comment:012d}.json"
@@ -362,7 +365,7 @@ class LocalForge:
         path = self.directory.place(repository, f"logs/{status.log}")
         return path.read_text(errors="replace")[-most:] if path.is_file() else ""
 
-    def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
+    def attach(self, repository: str, number: int, name: str, content: bytes, *, is_request: bool = False) -> str:
         """Attach a file to an issue or request and return its address."""
         with self._change(repository, "read"):
             self.directory.item(repository, number)
