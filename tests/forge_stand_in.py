@@ -106,7 +106,8 @@ class StandIn:
             headers["etag"] = tag
             if asked.headers.get("if-none-match") == tag:
                 answer, content, headers["content-length"] = Answer(304), b"", "0"
-        handler.send_response(answer.status)
+        headers.setdefault("date", handler.date_time_string())
+        handler.send_response_only(answer.status)
         for name, value in headers.items():
             handler.send_header(name, value)
         handler.end_headers()

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from chargehand.forges.contract import Forge, ForgeSetup, ReviewState, Right
-from chargehand.forges.local import LocalForge, create_repository
-from chargehand.forges.local_directory import LocalDirectory, LocalRules, LocalSettings
+from chargehand.forges.local import LocalForge
+from chargehand.forges.local_directory import LocalDirectory, LocalRules, LocalSettings, create_repository
 from chargehand.forges.registries import FORGES
 
 
@@ -48,7 +48,7 @@ class LocalHost:
         self.set(repository, archived=True)
 
     def rename(self, repository: str, name: str) -> None:
-        new = f"{repository.partition('/')[0]}/{name}"
+        new = f"{repository.rpartition('/')[0]}/{name}"
         self.directory.git_directory(repository).rename(self.directory.git_directory(new))
         self.directory.place(repository, "").rename(self.directory.place(new, ""))
         self.directory.save(repository, "settings.json", LocalSettings(rights={}, moved_to=new))

@@ -26,8 +26,8 @@ from chargehand.core.mission_events import (
 )
 from chargehand.core.records import IssueLink, MissionRequest, TargetDelivery, Verdict
 from chargehand.core.state import MissionState
-from chargehand.forges.local import LocalForge, create_repository
-from chargehand.forges.local_directory import LocalDirectory
+from chargehand.forges.local import LocalForge
+from chargehand.forges.local_directory import LocalDirectory, create_repository
 from chargehand.missions.delivery.apply import ApplyTarget
 from chargehand.missions.delivery.export import ExportTarget
 from chargehand.missions.delivery.signature import SignTarget

@@ -22,6 +22,7 @@ from chargehand.core.config import AlertsConfig
 from chargehand.core.ports import KeySource
 from chargehand.core.registry import Registry
 from chargehand.credentials.credentials import KEY_SOURCES, KeySetup
+from chargehand.forges.registries import FORGES
 from chargehand.models.dialects.base import ModelDialect
 from chargehand.models.registries import DIALECTS, PROVIDERS
 from chargehand.reports.alerting.channels import NOTIFIERS, ChannelFailedError, ChannelSetup
@@ -33,7 +34,7 @@ from chargehand.workspace.drivers import DRIVERS
 
 HERE = Path(__file__).parent
 REGISTRIES: tuple[Registry[Any], ...] = (
-    AGENTS, SPECS, DIALECTS, PROVIDERS, TIERS, DRIVERS, RUNNERS, NOTIFIERS, KEY_SOURCES,
+    AGENTS, SPECS, DIALECTS, PROVIDERS, TIERS, DRIVERS, RUNNERS, NOTIFIERS, KEY_SOURCES, FORGES,
 )  # fmt: skip
 # The suites of kinds that need more than one line for each name.
 SUITES = {
@@ -48,11 +49,12 @@ SUITES = {
     "local": ("test_forges_local.py", "class TestLocal(ForgeContract)"),
     "gitea": ("test_forges_gitea.py", "class TestGitea(ForgeContract)"),
     "github": ("test_forges_github.py", "class TestGithub(ForgeContract)"),
+    "gitlab": ("test_forges_gitlab.py", "class TestGitlab(ForgeContract)"),
 }
 
 
-@pytest.mark.parametrize("name", [*TIERS, *AGENTS])
-def test_a_tier_and_a_kind_of_agent_have_their_suite(name: str) -> None:
+@pytest.mark.parametrize("name", [*TIERS, *AGENTS, *FORGES])
+def test_a_tier_a_kind_of_agent_and_a_forge_have_their_suite(name: str) -> None:
     module, line = SUITES[name]
     assert line in (HERE / module).read_text()
 

@@ -22,7 +22,8 @@ from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink, RedBase
 from chargehand.core.state import MissionState
 from chargehand.forges.contract import Forge, ForgeRequest, ReviewState, Right
-from chargehand.forges.local import LocalForge, create_repository
+from chargehand.forges.local import LocalForge
+from chargehand.forges.local_directory import create_repository
 from chargehand.testing.forges.case import run_git, with_login
 from mission_kit import CHECK, FILES, GOLD
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from chargehand.app.forge.claims import LEASE, ClaimMark, claim_issue, find_claim, read_mark, with_mark
 from chargehand.core.clock import SystemClock
 from chargehand.forges.contract import ForgeComment, ForgeError
-from chargehand.forges.local import LocalForge, create_repository
+from chargehand.forges.local import LocalForge
+from chargehand.forges.local_directory import create_repository
 from chargehand.testing.forges.flaky import FlakyForge, ForgeFault
 
 NAME = "ada/demo"

@@ -112,9 +112,13 @@ class RestClient:
         address = self._address(path, query)
         for _ in range(_MOST_PAGES):
             reply = self.get(address)
-            yield from self.decode(reply, list[kind])
+            items = self.decode(reply, list[kind])
+            yield from items
             following = self._following(address, reply)
             if not following:
+                # A full last page stays the same when the next one begins, so a condition would hide that one.
+                if len(items) >= int(str(query.get("per_page") or query.get("limit") or 1)):
+                    self._cache.pop(address, None)
                 return
             address = following
         raise ForgeError("broken", f"the list has more than {_MOST_PAGES} pages", hint="the forge repeats pages")

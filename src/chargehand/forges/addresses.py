@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 from chargehand.forges.contract import IssueAddress
 
-_NAME = r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*"
-_TAIL = r"(?:/.*)?"
-_PULLS = re.compile(
-    rf"/*(?P<name>{_NAME}/{_NAME})/(?P<what>issues|pulls?)/(?P<number>\d{{1,18}}){_TAIL}", re.DOTALL
-)
-_GITLAB = re.compile(
-    rf"/*(?P<name>{_NAME}(?:/{_NAME})+?)(?:/-)?/(?P<what>issues|work_items|merge_requests)/(?P<number>\d{{1,18}}){_TAIL}",
-    re.DOTALL,
-)
+_LONGEST = 2_000
+_NAME = re.compile(r"(?!\.{1,2}$|-$)[A-Za-z0-9_.-]+")
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+_KINDS = {"issues": False, "work_items": False, "pull": True, "pulls": True, "merge_requests": True}
 
 
 def parse_issues_and_pulls(path: str) -> IssueAddress | None:
     """Read `/OWNER/NAME/issues/N` and `/OWNER/NAME/pull/N` or `/pulls/N`, with a tail, a query and a fragment."""
-    return _read(_PULLS, path)
+    parts = _split(path)
+    return _read(parts[:2], parts[2:4], ("issues", "pull", "pulls"))
 
 
 def parse_gitlab(path: str) -> IssueAddress | None:
     """Read `/GROUP/…/NAME/-/issues/N` and `/-/merge_requests/N`, with a tail, a query and a fragment."""
-    return _read(_GITLAB, path)
+    parts = _split(path)
+    words = ("issues", "work_items", "merge_requests")
+    if "-" in parts:  # no name is "-"
+        end = parts.index("-")
+        return _read(parts[:end], parts[end + 1 : end + 3], words)
+    places = (_read(parts[:end], parts[end : end + 2], words) for end in range(2, len(parts)))
+    return next((found for found in places if found), None)
 
 
-def _read(pattern: re.Pattern[str], path: str) -> IssueAddress | None:
-    found = pattern.fullmatch(unquote(re.split(r"[?#]", path, maxsplit=1)[0]))
-    if found is None or int(found["number"]) == 0:
+def _split(path: str) -> list[str]:
+    if len(path) > _LONGEST:
+        return []
+    # Decoded after the split: an escaped slash or question mark is a part of a name.
+    return [unquote(part) for part in re.split(r"[?#]", path, maxsplit=1)[0].lstrip("/").split("/")]
+
+
+def _read(names: Sequence[str], page: Sequence[str], words: Sequence[str]) -> IssueAddress | None:
+    is_page = len(page) == 2 and page[0] in words and _NUMBER.fullmatch(page[1])
+    if not is_page or len(names) < 2 or not all(map(_NAME.fullmatch, names)):
         return None
-    is_request = found["what"] in ("pull", "pulls", "merge_requests")
-    return IssueAddress(found["name"], int(found["number"]), is_request)
+    return IssueAddress("/".join(names), int(page[1]), _KINDS[page[0]])

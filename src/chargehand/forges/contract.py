@@ -187,7 +187,8 @@ class Forge(Protocol):
 
     Every method raises `ForgeError`. Reads are repeated after transient failures. A change is sent again only if
     it was not carried out: otherwise the error has `may_have_acted`, and the caller looks before it acts again.
-    `repository` arguments are OWNER/NAME (GitLab: with all groups).
+    `repository` arguments are OWNER/NAME (GitLab: with all groups). `is_request` says that `number` is that of a
+    request, which GitLab alone counts separately from issues.
     """
 
     kind: str
@@ -233,24 +234,27 @@ class Forge(Protocol):
         assign: Sequence[str] = (),
         unassign: Sequence[str] = (),
         is_open: bool | None = None,
+        is_request: bool = False,
     ) -> None:
         """Change labels, assignees or state; may be repeated. A missing label is created."""
         ...
 
-    def comments(self, repository: str, number: int) -> Sequence[ForgeComment]:
+    def comments(self, repository: str, number: int, *, is_request: bool = False) -> Sequence[ForgeComment]:
         """Return all comments of an issue or request, by id; without those on lines."""
         ...
 
-    def add_comment(self, repository: str, number: int, body: str) -> ForgeComment:
+    def add_comment(self, repository: str, number: int, body: str, *, is_request: bool = False) -> ForgeComment:
         """Add a comment."""
         ...
 
-    def edit_comment(self, repository: str, number: int, comment: int, body: str) -> ForgeComment:
+    def edit_comment(
+        self, repository: str, number: int, comment: int, body: str, *, is_request: bool = False
+    ) -> ForgeComment:
         """Replace the text of a comment of the account."""
         ...
 
     def delete_comment(self, repository: str, number: int, comment: int) -> None:
-        """Delete a comment of the account; may be repeated."""
+        """Delete a comment of the account from an issue; may be repeated."""
         ...
 
     def branch(self, repository: str, name: str) -> str | None:
@@ -318,7 +322,7 @@ class Forge(Protocol):
         """Return the end of the log of a check, of at most `most` characters; "" without a log."""
         ...
 
-    def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
+    def attach(self, repository: str, number: int, name: str, content: bytes, *, is_request: bool = False) -> str:
         """Attach a file to an issue or request, once by its name, and return its address.
 
         That is "" if the forge has no attachments.

@@ -214,6 +214,7 @@ class GiteaForge:
         assign: Sequence[str] = (),
         unassign: Sequence[str] = (),
         is_open: bool | None = None,
+        is_request: bool = False,
     ) -> None:
         """Change labels, assignees or state of an issue or request."""
         path = f"{_place(repository)}/issues/{number}"
@@ -234,7 +235,7 @@ class GiteaForge:
 
     # Comments
 
-    def comments(self, repository: str, number: int) -> Sequence[ForgeComment]:
+    def comments(self, repository: str, number: int, *, is_request: bool = False) -> Sequence[ForgeComment]:
         """Return all comments of an issue or request, by id."""
         path = f"{_place(repository)}/issues/{number}"
         try:
@@ -245,12 +246,14 @@ class GiteaForge:
             raise
         return sorted(map(to_comment, found), key=lambda each: each.id)
 
-    def add_comment(self, repository: str, number: int, body: str) -> ForgeComment:
+    def add_comment(self, repository: str, number: int, body: str, *, is_request: bool = False) -> ForgeComment:
         """Add a comment."""
         path = f"{_place(repository)}/issues/{number}/comments"
         return to_comment(self._rest.change("POST", path, {"body": body}, kind=WireComment))
 
-    def edit_comment(self, repository: str, number: int, comment: int, body: str) -> ForgeComment:
+    def edit_comment(
+        self, repository: str, number: int, comment: int, body: str, *, is_request: bool = False
+    ) -> ForgeComment:
         """Replace the text of a comment of the account."""
         path = f"{_place(repository)}/issues/comments/{comment}"
         return to_comment(self._rest.change("PATCH", path, {"body": body}, kind=WireComment))
@@ -402,7 +405,7 @@ class GiteaForge:
                     return self._rest.tail(f"{place}/jobs/{job.id}/logs", most)
         return ""
 
-    def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
+    def attach(self, repository: str, number: int, name: str, content: bytes, *, is_request: bool = False) -> str:
         """Attach a file to an issue or request and return its address."""
         path = f"{_place(repository)}/issues/{number}/assets"
         for known in self._rest.read(path, list[WireAsset], fresh=True):
@@ -414,14 +417,10 @@ class GiteaForge:
 
     def ensure_hook(self, repository: str, address: str, secret: str) -> None:
         """Have the forge post its events to an address."""
-        path = f"{_place(repository)}/hooks"
+        self.remove_hook(repository, address)  # Gitea cannot change a secret
         config = {"url": address, "content_type": "json", "secret": secret}
-        body = {"active": True, "events": _HOOK_EVENTS, "config": config}
-        known = [hook for hook in self._rest.pages(path, WireHook) if hook.config.get("url") == address]
-        if known:
-            self._rest.change("PATCH", f"{path}/{known[0].id}", body)
-        else:
-            self._rest.change("POST", path, {"type": "gitea", **body})
+        body = {"type": "gitea", "active": True, "events": _HOOK_EVENTS, "config": config}
+        self._rest.change("POST", f"{_place(repository)}/hooks", body)
 
     def remove_hook(self, repository: str, address: str) -> None:
         """Remove the hook of an address."""

@@ -264,6 +264,7 @@ class GithubForge:
         assign: Sequence[str] = (),
         unassign: Sequence[str] = (),
         is_open: bool | None = None,
+        is_request: bool = False,
     ) -> None:
         """Change labels, assignees or state of an issue or request; GitHub creates missing labels."""
         path = f"{_place(repository)}/issues/{number}"
@@ -285,18 +286,20 @@ class GithubForge:
 
     # Comments
 
-    def comments(self, repository: str, number: int) -> Sequence[ForgeComment]:
+    def comments(self, repository: str, number: int, *, is_request: bool = False) -> Sequence[ForgeComment]:
         """Return all comments of an issue or request, by id."""
         path = f"{_place(repository)}/issues/{number}/comments"
         found = self._rest.pages(path, WireComment, per_page=self._page)
         return sorted(map(to_comment, found), key=lambda each: each.id)
 
-    def add_comment(self, repository: str, number: int, body: str) -> ForgeComment:
+    def add_comment(self, repository: str, number: int, body: str, *, is_request: bool = False) -> ForgeComment:
         """Add a comment."""
         path = f"{_place(repository)}/issues/{number}/comments"
         return to_comment(self._rest.change("POST", path, {"body": body}, kind=WireComment))
 
-    def edit_comment(self, repository: str, number: int, comment: int, body: str) -> ForgeComment:
+    def edit_comment(
+        self, repository: str, number: int, comment: int, body: str, *, is_request: bool = False
+    ) -> ForgeComment:
         """Replace the text of a comment of the account."""
         path = f"{_place(repository)}/issues/comments/{comment}"
         return to_comment(self._rest.change("PATCH", path, {"body": body}, kind=WireComment))
@@ -304,8 +307,6 @@ class GithubForge:
     def delete_comment(self, repository: str, number: int, comment: int) -> None:
         """Delete a comment of the account."""
         self._repeatable("DELETE", f"{_place(repository)}/issues/comments/{comment}")
-
-    # Branches and requests
 
     def branch(self, repository: str, name: str) -> str | None:
         """Return the commit of a branch."""
@@ -431,7 +432,7 @@ class GithubForge:
                 return ""
             raise
 
-    def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
+    def attach(self, repository: str, number: int, name: str, content: bytes, *, is_request: bool = False) -> str:
         """Return "": GitHub's interface has no attachments."""
         return ""
 

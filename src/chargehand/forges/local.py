@@ -127,6 +127,7 @@ class LocalForge:
         assign: Sequence[str] = (),
         unassign: Sequence[str] = (),
         is_open: bool | None = None,
+        is_request: bool = False,
     ) -> None:
         """Change labels, assignees or state of an issue or request."""
         with self._change(repository, "write") as settings:
@@ -149,13 +150,13 @@ class LocalForge:
 
     # Comments
 
-    def comments(self, repository: str, number: int) -> Sequence[ForgeComment]:
+    def comments(self, repository: str, number: int, *, is_request: bool = False) -> Sequence[ForgeComment]:
         """Return all comments of an issue or request, by id."""
         self._require(repository, "read")
         self.directory.item(repository, number)
         return self.directory.read_all(repository, f"comments/{number}", ForgeComment)
 
-    def add_comment(self, repository: str, number: int, body: str) -> ForgeComment:
+    def add_comment(self, repository: str, number: int, body: str, *, is_request: bool = False) -> ForgeComment:
         """Add a comment."""
         with self._change(repository, "read") as settings:
             item = self.directory.item(repository, number)
@@ -168,7 +169,9 @@ class LocalForge:
             self._save(repository, msgspec.structs.replace(item, updated=when))
         return new
 
-    def edit_comment(self, repository: str, number: int, comment: int, body: str) -> ForgeComment:
+    def edit_comment(
+        self, repository: str, number: int, comment: int, body: str, *, is_request: bool = False
+    ) -> ForgeComment:
         """Replace the text of a comment of the account."""
         with self._change(repository, "read"):
             name, found = self._own_comment(repository, number, comment)
@@ -370,7 +373,7 @@ class LocalForge:
         path = self.directory.place(repository, f"logs/{status.log}")
         return path.read_text(errors="replace")[-most:] if path.is_file() else ""
 
-    def attach(self, repository: str, number: int, name: str, content: bytes) -> str:
+    def attach(self, repository: str, number: int, name: str, content: bytes, *, is_request: bool = False) -> str:
         """Attach a file to an issue or request and return its address."""
         with self._change(repository, "read"):
             self.directory.item(repository, number)
@@ -514,20 +517,6 @@ class LocalForge:
             merged=item.merged,
             updated=item.updated,
         )
-
-
-def create_repository(
-    root: Path, repository: str, rights: Mapping[str, Right], settings: LocalSettings | None = None
-) -> LocalDirectory:
-    """Create an empty repository, and the local forge if it is missing; `settings` replace the rights."""
-    root.mkdir(parents=True, exist_ok=True)
-    directory = LocalDirectory(root)
-    with directory.lock():
-        place = directory.git_directory(repository)
-        place.mkdir(parents=True)
-        directory.git(repository, "init", "-q", "--bare", "-b", "main")
-        directory.save(repository, "settings.json", settings or LocalSettings(rights=rights))
-    return directory
 
 
 def _open(setup: ForgeSetup) -> LocalForge:

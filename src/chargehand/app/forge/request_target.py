@@ -187,6 +187,7 @@ def answer_remarks(forge: Forge, link: IssueLink, number: int, commit: str) -> N
     if others:
         text = remarks_comment(commit, others)
         if not any(
-            mark("reply", " ".join(others)) in each.body for each in forge.comments(link.repository, number)
+            mark("reply", " ".join(others)) in each.body
+            for each in forge.comments(link.repository, number, is_request=True)
         ):
-            forge.add_comment(link.repository, number, text)
+            forge.add_comment(link.repository, number, text, is_request=True)

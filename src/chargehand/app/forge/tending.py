@@ -305,7 +305,7 @@ class _Visit:
                         f"**Chargehand** has worked on {link.round} rounds of remarks and stops here;"
                         f" a person has to go on.\n\n{mark('rounds', self._state.id)}"
                     )
-                    forge.add_comment(link.repository, request.number, text)
+                    forge.add_comment(link.repository, request.number, text, is_request=True)
                     self.record("rounds", number=request.number)
                 return
             keys = tuple(each.key for each in remarks)
@@ -326,7 +326,7 @@ class _Visit:
         link, forge, number = self._link, self._forge, request.number
         reviews = forge.reviews(link.repository, number)
         lines = forge.review_comments(link.repository, number)
-        talk = forge.comments(link.repository, number)
+        talk = forge.comments(link.repository, number, is_request=True)
         said = self._own_words((*lines, *talk))
         done = {key for text in said.split("<!-- chargehand:reply ")[1:] for key in text.split(" -->")[0].split()}
         found: list[Remark] = []

@@ -79,6 +79,7 @@ class ForgeCase(Struct, frozen=True, kw_only=True):
     scratch: Path
     page: int = 10
     many: int = 100
+    reviews_have_text: bool = True
 
     def commit(self, branch: str, files: Mapping[str, str], *, repository: str = "") -> str:
         """Push a commit on top of `main` as the owner, as git does it, and return its id."""
