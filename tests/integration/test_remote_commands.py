@@ -242,6 +242,7 @@ CHANGES = (
     ("mission rollback", "{waiting}"),
     ("feedback", "{waiting}", "bad", "--note", "it breaks"),
     ("feedback", "{waiting}", "good", "--attempt", "1", "--hunk", "f.txt:1"),
+    ("feedback", "{waiting}", "good", "--hunk", "f.txt:9"),
     ("feedback", "{waiting}"),
     ("feedback", "{waiting}", "--retract"),
     ("feedback", "{waiting}", "--retract"),
