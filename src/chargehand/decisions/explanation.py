@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -9,7 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from chargehand.core.codec import decode_as
-from chargehand.core.records import ChoiceReason
+from chargehand.core.records import ChoiceReason, MissionForecast
+from chargehand.decisions.forecast_records import ForecastDraw
 from chargehand.decisions.routing.conclusion import replay
 from chargehand.decisions.routing.records import RouterChoice, StepChoice
 
@@ -107,6 +109,34 @@ def explain_choice(reason: ChoiceReason) -> ChoiceExplanation | None:
         ),
         left_out=tuple(LeftOutCandidate(name=each.id, reason=each.reason) for each in choice.excluded),
     )
+
+
+def check_forecast(made: MissionForecast) -> bool | None:
+    """Return whether a forecast's recorded beliefs and seed give it again.
+
+    `None`: it has none, they are of another version, or an optional part is not installed. Numbers may differ in
+    their last digits, since processors round some functions differently.
+    """
+    if made.seed is None:
+        return None
+    try:
+        from chargehand.decisions.forecasts import FORECAST_POLICY, sample_forecast
+
+        draw = decode_as(made.evidence.encode(), ForecastDraw)
+        if draw.policy != FORECAST_POLICY:
+            return None
+        again = sample_forecast(draw, made.seed, made.samples)
+    except (ImportError, msgspec.DecodeError):
+        return None
+    except ValueError:
+        return False
+    pairs = zip(_list_numbers(again), _list_numbers(made), strict=True)
+    return all(a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-6) for a, b in pairs)
+
+
+def _list_numbers(made: MissionForecast) -> list[float | None]:
+    bands = [(band.low, band.middle, band.high) if band else (None,) * 3 for band in (made.cost_usd, made.seconds)]
+    return [made.chance, made.unlimited, made.enough_usd, made.person_seconds, made.outcomes, *bands[0], *bands[1]]
 
 
 def _explain_step(reason: ChoiceReason, choice: StepChoice) -> ChoiceExplanation:
