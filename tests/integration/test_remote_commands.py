@@ -122,6 +122,8 @@ LOOKS = (
     (("decision list", "--limit", "5"), ()),
     (("decision replay",), ()),
     (("decision rollouts",), ()),
+    (("decision reliability",), ()),
+    (("decision forecasts", "--limit", "5"), ()),
     (("mission forecast", "{promoted}"), ()),
     (("knowledge list",), ()),
     (("knowledge show", "failure-cause"), ()),

@@ -7,6 +7,7 @@ import { clock, count, money, plainText } from "../../format";
 import { useNow } from "../../useNow";
 import "./choices.css";
 import { ForecastCard } from "./ForecastCard";
+import { StepTree } from "./StepTree";
 
 type Learned = NonNullable<ExplainedChoice["learned"]>;
 
@@ -86,6 +87,7 @@ function Candidates({ learned }: { learned: Learned }) {
           ))}
         </ul>
       )}
+      {learned.paths.length > 0 && <StepTree paths={learned.paths} />}
       {causes.length > 0 && (
         <div className="stack">
           <h3>Probable causes of the failure before it</h3>
