@@ -41,7 +41,7 @@ ARMS, FEW, MANY, AIM = 100, 1_000, 100_000, 0.2
 _SMOKE = (100, 1_000)
 _PROJECTS, _PER_MISSION = 10, 4
 # Requests in turn with and without the simulation, so that a drifting machine affects both alike.
-_SAMPLES, _BLOCK, _BLOCKS = 10_000_000, 8, 60
+_SAMPLES, _BLOCK, _BLOCKS = 10_000_000, 8, 40
 _TASKS, _PLACES, _SECONDS = 30, 4, 600.0
 # The server accepts a hundred requests a second from one caller.
 _PAUSE = 0.011
@@ -163,7 +163,7 @@ def _simulate() -> subprocess.Popen[bytes]:
     plan = plan_of(_TASKS, _PLACES)
     order = msgspec.json.encode(SimulationOrder(prospect=plan, seed=1, samples=_SAMPLES, seconds=_SECONDS))
     command = [sys.executable, "-I", "-m", "chargehand.app.wiring.simulation"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
     assert process.stdin is not None
     process.stdin.write(order)
     process.stdin.close()
