@@ -280,6 +280,12 @@ def test_reliability_and_simulations_are_those_of_the_api(
         f"{listed[2]['seconds']['low']:.1f} s to {listed[2]['seconds']['high']:.1f} s; so far 1.0 s",
     ]
     assert shown[-1][3] == "unknown"
+    said = learning.command("decision", "forecasts", "--limit", "40")
+    assert [said.count(each) for each in ("the same", "other numbers", "not possible")] == [30, 1, 1]
+    said = learning.command("decision", "reliability")
+    assert f"Learned choices: {learned} with a known outcome, open: 0; squared error" in said
+    for each in (*measured["choices"]["bins"], *measured["forecasts"]["bins"]):
+        assert f"{each['good']} ({each['rate']:.0%})" in said
     section(page, "Simulations").get_by_role("link", name="m-00029").click()
     expect(page).to_have_url(f"{learning.url}/missions/m-00029/choices")
 

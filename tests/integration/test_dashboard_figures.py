@@ -276,6 +276,10 @@ def test_the_tree_of_steps_after_a_failure_is_that_of_its_record(
     assert (first[0], first[-1], len(first)) == (made.chosen, "asking a person", 4)
     expect(rows.first.locator("li").first).to_contain_text("(chosen)")
     expect(tree).to_contain_text("no further attempt")
+    then = ", ".join(f"{each['name']} ({each['reached']:.0%})" for each in paths[0]["steps"][1:])
+    said = learning.command("decision", "why", mission)
+    assert f"After weak <b>, with the chance that it comes to that: {then}." in said
+    assert said.count("After ") == 3  # not of a person or no further attempt
 
 
 def test_a_person_says_whether_a_result_was_good_and_takes_it_back(

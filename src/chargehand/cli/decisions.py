@@ -483,6 +483,11 @@ def _show_choice(out: Output, choice: ExplainedChoice) -> None:
         (each.name, f"{each.chance:.0%}", _price(each), f"{each.value_usd:.2f} USD") for each in learned.candidates
     ]
     out.table(("CANDIDATE", "CHANCE", "PRICE", "VALUE"), rows)
+    for path in learned.paths:
+        first, *then = path.steps
+        if then:
+            after = ", ".join(f"{each.name} ({each.reached:.0%})" for each in then)
+            out.text(f"  After {first.name}, with the chance that it comes to that: {after}.")
     for left in learned.left_out:
         out.text(f"  {left.name} {_LEFT_OUT[left.reason]}")
     guess = ", a guess" if learned.is_guess else ""

@@ -121,6 +121,6 @@ function Chance({ of }: { of: number }) {
 }
 
 function replayed(same: boolean | null): string {
-  if (same === null) return "";
+  if (same === null) return "To draw the steps after it, and to compute it again, the server needs the optional part chargehand[decisions].";
   return same ? "Computed again, it gives the same numbers." : "Computed again, it gives other numbers: it is of another version, or damaged.";
 }
