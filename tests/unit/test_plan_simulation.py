@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 import signal
+import subprocess
+import sys
+import threading
+import traceback
 from itertools import product
 from pathlib import Path
 
@@ -176,17 +180,29 @@ def test_a_simulation_that_takes_too_long_is_killed() -> None:
 
 def test_an_interrupted_simulation_leaves_no_process() -> None:
     before = children()
+    main = threading.get_ident()
+    ended = threading.Event()
+
+    def interrupt_waiting() -> None:
+        """Interrupt the caller as soon as it waits for the process."""
+        while not ended.wait(0.001):
+            frames = traceback.walk_stack(sys._current_frames()[main])
+            if any(frame.f_code is subprocess.Popen.communicate.__code__ for frame, _ in frames):
+                signal.pthread_kill(main, signal.SIGALRM)
+                return
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     kept = signal.signal(signal.SIGALRM, interrupt)
+    interrupting = threading.Thread(target=interrupt_waiting)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        interrupting.start()
         with pytest.raises(KeyboardInterrupt):
             simulate_capped(PROSPECT, seed=1)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        ended.set()
+        interrupting.join()
         signal.signal(signal.SIGALRM, kept)
     assert children() == before
 

@@ -46,6 +46,7 @@ def simulate_capped(prospect: PlanProspect, seed: int, *, seconds: float = _SECO
             raise InfrastructureError(message, code="forecast_failed") from None
         finally:
             process.kill()
+            process.wait()  # which the `with` leaves out after an interrupt
     if process.returncode != 0:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2][:200]
         message = f"the simulation of the plan ended with {process.returncode}: {last or 'no message'}"
