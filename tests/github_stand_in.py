@@ -266,10 +266,13 @@ class GithubHost(LocalHost):
                 return self._page(asked, [*(self._issue(issue) for issue in found), *pulls])
             case ("GET", number):
                 return Answer(200, self._issue(forge.issue(name, int(number))))
-            case ("PATCH", "comments", comment):
+            case ("PATCH" | "DELETE", "comments", comment):
                 for item in self.directory.items(name):
                     for each in forge.comments(name, item.number):
                         if each.id == int(comment):
+                            if asked.method == "DELETE":
+                                forge.delete_comment(name, item.number, each.id)
+                                return Answer(204, None)
                             edited = forge.edit_comment(name, item.number, each.id, asked.body["body"])
                             return Answer(200, self._comment(edited))
                 return Answer(404, {"message": "Not Found"})

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from chargehand.forges.contract import Forge, ForgeSetup, ReviewState, Right
-from chargehand.forges.local import LocalForge, create_repository
-from chargehand.forges.local_directory import LocalDirectory, LocalRules, LocalSettings
+from chargehand.forges.local import LocalForge
+from chargehand.forges.local_directory import LocalDirectory, LocalRules, LocalSettings, create_repository
 from chargehand.forges.registries import FORGES
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.conftest import git
 from tests.promises_side import services, verdict
 from tests.workspace_kit import WorkspaceKit
 
+from chargehand.app.forge.claims import ClaimMark, with_mark
+from chargehand.app.forge.request_target import RequestTarget
 from chargehand.core.errors import FencedError, RefusedError
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import (
@@ -21,8 +24,10 @@ from chargehand.core.mission_events import (
     HeadSigned,
     MissionFinished,
 )
-from chargehand.core.records import MissionRequest, TargetDelivery, Verdict
+from chargehand.core.records import IssueLink, MissionRequest, TargetDelivery, Verdict
 from chargehand.core.state import MissionState
+from chargehand.forges.local import LocalForge
+from chargehand.forges.local_directory import LocalDirectory, create_repository
 from chargehand.missions.delivery.apply import ApplyTarget
 from chargehand.missions.delivery.export import ExportTarget
 from chargehand.missions.delivery.signature import SignTarget
@@ -31,6 +36,7 @@ from chargehand.missions.promotion.promoter import Promoter
 from chargehand.missions.reading import is_undelivered
 from chargehand.missions.services import OpenTarget, Services
 from chargehand.reports.progress.event_text import describe
+from chargehand.reports.reading import StateReader
 from chargehand.store.store import Store, open_store
 from chargehand.testing.delivery.fake_target import FakePlace, FakeTarget
 from chargehand.testing.delivery.suite import CrashError, DeliveryCase, DeliveryTargetContract
@@ -40,7 +46,7 @@ from chargehand.workspace.errors import Fault, no_fault
 class Place:
     """A person's repository and a mission that changed `README.md`, promoted but not delivered."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, issue: IssueLink | None = None) -> None:
         self.kit = WorkspaceKit(directory)
         self.repository = self.kit.repository
         for key, value in (("user.name", "Ada"), ("user.email", "ada@example.org")):
@@ -55,7 +61,7 @@ class Place:
         git(self.repository, "branch", "-q", "-D", "side")
         self.store: Store = open_store(directory / "log")
         self.services: Services = services(self.depot, self.store)
-        request = MissionRequest(text="do one", agent="a", command=(), slug="one", apply=True)
+        request = MissionRequest(text="do one", agent="a", command=(), slug="one", apply=True, issue=issue)
         self.mission = create_mission(
             self.store,
             MissionSubmission(project="p", request=request, repository=str(self.repository), base=base, config={}),
@@ -151,6 +157,60 @@ class TestExport(DeliveryTargetContract):
             return git(place.repository, "for-each-ref", "refs/heads/chargehand/", "refs/notes/")
 
         return place.case(ExportTarget, effects, block, unblock)
+
+
+class TestRequest(DeliveryTargetContract):
+    """The request at the forge of the mission's issue."""
+
+    @pytest.fixture
+    async def place(self, tmp_path: Path) -> AsyncIterator[Place]:
+        root = tmp_path / "forge"
+        create_repository(root, "ada/demo", {"ada": "admin"})
+        forge = LocalForge(root, "ada")
+        number = forge.create_issue("ada/demo", "one", "do one")
+        claim = forge.add_comment("ada/demo", number, with_mark("mine", ClaimMark(mission="m")))
+        link = IssueLink(
+            account="home",
+            repository="ada/demo",
+            number=number,
+            url="",
+            title="one",
+            author="ada",
+            claim=claim.id,
+            branch="chargehand/issue-1",
+            target="main",
+        )
+        made = Place(tmp_path, link)
+        git(made.repository, "push", "-q", str(root / "ada/demo.git"), "main")
+        await made.promote()
+        made.services = replace(made.services, home=made.store.home)
+        # The user's branch comes first; the contract is that of one target.
+        await ExportTarget(made.services, made.journal(), no_fault).deliver(made.state.commit or "")
+        yield made
+        made.store.close()
+
+    @pytest.fixture
+    def case(self, place: Place, tmp_path: Path) -> DeliveryCase:
+        forge = LocalForge(tmp_path / "forge", "ada")
+        config = tmp_path / "config" / "chargehand" / "config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text(f'[forges.home]\nkind = "local"\nurl = "{(tmp_path / "forge").as_uri()}"\n')
+        environ = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "CHARGEHAND_HOME": str(place.store.home)}
+        reader = StateReader(environ=environ, cwd=tmp_path)
+
+        def effects() -> object:
+            requests = forge.find_requests("ada/demo", "chargehand/issue-1")
+            commits = [forge.branch("ada/demo", "chargehand/issue-1")]
+            statuses = [forge.statuses("ada/demo", each) for each in commits if each]
+            files = sorted(str(each) for each in (tmp_path / "forge/ada/demo/files").rglob("*"))
+            return requests, commits, [[each.context for each in found] for found in statuses], files
+
+        def archive(is_archived: bool) -> Callable[[], object]:
+            directory = LocalDirectory(tmp_path / "forge")
+            settings = replace(directory.settings("ada/demo"), archived=is_archived)
+            return lambda: directory.save("ada/demo", "settings.json", settings)
+
+        return place.case(functools.partial(RequestTarget, reader), effects, archive(True), archive(False))
 
 
 class TestApply(DeliveryTargetContract):

@@ -11,7 +11,7 @@ from tests.github_stand_in import PAGE, GithubHost, openapi
 
 from chargehand.forges._rest import RestClient
 from chargehand.forges.contract import CommitStatus, ForgeSetup
-from chargehand.forges.local import create_repository
+from chargehand.forges.local_directory import create_repository
 from chargehand.testing.forges.case import ForgeCase
 from chargehand.testing.forges.suite import ForgeContract
 

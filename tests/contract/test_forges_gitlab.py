@@ -16,7 +16,7 @@ from tests.gitlab_stand_in import PAGE, GitlabHost
 from chargehand.core.codec import decode_as
 from chargehand.forges._gitlab_wire import GitlabBranch, GitlabIssue, GitlabMerge, GitlabUser
 from chargehand.forges.contract import CommitStatus, NewRequest
-from chargehand.forges.local import create_repository
+from chargehand.forges.local_directory import create_repository
 from chargehand.forges.webhooks import read_delivery
 from chargehand.testing.forges.case import ForgeCase
 from chargehand.testing.forges.suite import ForgeContract, fails

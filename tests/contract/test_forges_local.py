@@ -13,8 +13,8 @@ import pytest
 from tests.local_forge_kit import LocalHost
 
 from chargehand.forges.contract import CommitStatus, ForgeSetup
-from chargehand.forges.local import LocalForge, create_repository
-from chargehand.forges.local_directory import LocalDirectory
+from chargehand.forges.local import LocalForge
+from chargehand.forges.local_directory import LocalDirectory, create_repository
 from chargehand.forges.registries import FORGES
 from chargehand.testing.forges.case import ForgeCase
 from chargehand.testing.forges.flaky import FlakyForge, ForgeFault

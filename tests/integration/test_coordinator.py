@@ -25,7 +25,6 @@ from chargehand.app.missions import (
     cancel_mission,
     pause_mission,
     promote_mission,
-    report_mission,
     resume_mission,
     roll_back_mission,
 )
@@ -39,6 +38,7 @@ from chargehand.core.plan_events import TaskEnded, TaskHeld, TaskMerged, TaskRet
 from chargehand.core.state import MissionState, Question
 from chargehand.missions.provenance import verify_mission
 from chargehand.reports.outcome import next_commands
+from chargehand.reports.showing import report_mission
 from chargehand.reports.story import show_plan
 from chargehand.store.rows import MissionFilter
 

@@ -12,7 +12,6 @@ import pytest
 from tests.conftest import git
 
 from chargehand.app.composition import App
-from chargehand.app.missions import show_mission
 from chargehand.app.runs import prepare_run
 from chargehand.app.truths import (
     FeedbackDocument,
@@ -26,6 +25,7 @@ from chargehand.core.clock import SystemClock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.mission_events import PromotionFollowed
 from chargehand.reports.outcomes import OutcomeHistory
+from chargehand.reports.showing import show_mission
 from mission_kit import GOLD, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap

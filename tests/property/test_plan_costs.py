@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.conftest import examples, make_repository
 
 from chargehand.app.composition import App
-from chargehand.app.missions import ListRequest, list_missions, show_mission
+from chargehand.app.missions import ListRequest, list_missions
 from chargehand.core.attempt_events import AttemptStarted, ModelCalled
 from chargehand.core.mission_events import AttemptFinished, MissionFinished
 from chargehand.core.plan_events import PlanMade, TaskEnded
@@ -20,6 +20,7 @@ from chargehand.core.plans import Plan, Task
 from chargehand.core.records import MissionRequest
 from chargehand.missions.journal import MissionSubmission, create_mission
 from chargehand.reports.documents import mission_document
+from chargehand.reports.showing import show_mission
 
 ASKED = MissionRequest(text="change it", agent="", command=(), slug="change-it")
 TASKS = ("a", "b", "c")

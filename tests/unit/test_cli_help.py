@@ -96,6 +96,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "action": "list show log cancel answer run",
         "config": "show get set unset list path edit",
         "decision": "why list replay rollouts look",
+        "forge": "login logout list test watch",
         "knowledge": "import list show query update export remove",
         "branch": "clean",
         "alerts": "list test",

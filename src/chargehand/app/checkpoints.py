@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from chargehand.core.errors import NotFoundError, RefusedError, UsageError
+from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.records import Checkpoint
 from chargehand.core.state import MissionState
-from chargehand.missions.reading import already_rolled_back_error, find_checkpoint, not_promoted_error
+from chargehand.missions.reading import (
+    already_rolled_back_error,
+    base_tree,
+    find_checkpoint,
+    not_promoted_error,
+    result_tree,
+)
 from chargehand.missions.task_rollback import check_whole, plan_task_rollback
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import LAST, StateReader
@@ -315,23 +321,6 @@ def parse_hunk(text: str) -> Drop:
     if not 1 <= named.first <= named.last:
         raise UsageError(f"{text!r} names no lines", hint="lines count from 1, the first before the last")
     return Drop(path=path, lines=(named,))
-
-
-def base_tree(state: MissionState) -> str:
-    """Return the tree a mission started from. Raises `RefusedError` if it ended before it had a base."""
-    if state.base is None:
-        hint = f"chargehand mission show {state.id}"
-        raise RefusedError(f"mission {state.id!r} ended before it had a base", code="no_base", hint=hint)
-    return state.base.tree
-
-
-def result_tree(state: MissionState) -> str:
-    """Return the promoted tree, otherwise the last checkpoint's, otherwise the base's."""
-    base = base_tree(state)
-    # After a roll-back the promoted tree is the base's: then the mission's result is in its last checkpoint.
-    if state.tree is not None and state.tree != base:
-        return state.tree
-    return state.checkpoints[-1].tree if state.checkpoints else base
 
 
 def named_tree(state: MissionState, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -13,8 +14,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from chargehand import __version__
-from chargehand.app.preparation import Preparation
-from chargehand.app.sandboxes import Sandboxes
+from chargehand.app.forge.request_target import RequestTarget
+from chargehand.app.preparation import Preparation, Sandboxes
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.deciders import make_decider
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
@@ -300,6 +301,7 @@ class App(StateReader):
             prepare_task=self.preparation.task_assigner(found, resolved).assign,
             check_plan=self.preparation.plan_check(found, resolved),
             stop_mission=self._stop_mission,
+            targets=(functools.partial(RequestTarget, self),),
         )
 
     def _stop_mission(self, mission: str, why: str) -> None:

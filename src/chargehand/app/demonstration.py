@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from chargehand.app.checkpoints import base_tree, result_tree
 from chargehand.app.composition import App
 from chargehand.app.demo.project import (
     ACCEPTANCE,
@@ -35,6 +34,7 @@ from chargehand.configuration.run_options import RunRequest
 from chargehand.core.events import Event, Payload
 from chargehand.core.state import MissionState
 from chargehand.missions.fork import create_fork
+from chargehand.missions.reading import base_tree, result_tree
 from chargehand.missions.transcript import read_transcript
 from chargehand.reports.documents import MissionDocument, mission_document
 from chargehand.reports.outcome import explain_failures, exported_branch, mission_cost

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chargehand.app.worker import ensure_worker
-from chargehand.core.errors import ChargehandError, RefusedError, UsageError
+from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, Question
@@ -30,24 +30,20 @@ from chargehand.reports.documents import (
     Delivery,
     ListedMission,
     MessageDocument,
-    MissionDetails,
     MissionListDocument,
     QuestionDocument,
-    SandboxKind,
     TranscriptDocument,
-    mission_details,
 )
 from chargehand.reports.listing import children_of as children_of
-from chargehand.reports.listing import listed_missions, waiting_reason
+from chargehand.reports.listing import listed_missions
 from chargehand.reports.live_output import CHECK_STREAM, LOOK_SECONDS, OutputReader, Patience
-from chargehand.reports.outcome import explain_check, explain_failures
+from chargehand.reports.outcome import explain_check
 from chargehand.reports.reading import StateReader, parse_since
 from chargehand.store.rows import MissionFilter
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.core.events import OnEvent
-    from chargehand.reports.report import MissionReport
     from chargehand.reports.review import ChangeReview
 
 _CANCEL_SECONDS = 30.0
@@ -113,51 +109,9 @@ def listed_status(listed: ListedMission) -> str:
     return "rolled-back" if listed.rolled_back else listed.status
 
 
-def show_mission(reader: StateReader, name: str) -> tuple[MissionState, MissionDetails]:
-    """Return a mission's state, and all its details. Raises `NotFoundError`, `UsageError`."""
-    state = reader.mission_state(name)
-    places = [SandboxKind(tier=tier, driver=driver) for tier, driver in state.sandbox_kinds]
-    waits = waiting_reason(state, reader.mission_reader.waits((state.id,)))
-    problems = reader.mission_reader.problems(state.id)
-    failures = explain_failures(reader.store, state)
-    waiting = waiting_tasks((state, *children_of(reader, state.id))).get(state.id, ())
-    from chargehand.core.truth import TRUTH_TYPES, MissionTruth  # lists do not need it
-
-    truth = MissionTruth.of(reader.store.log.read(state.id, types=TRUTH_TYPES))
-    details = mission_details(state, places, waits, problems, failures, waiting, truth.promotions, truth.feedback)
-    return state, details
-
-
-def report_mission(reader: StateReader, name: str) -> tuple[MissionReport, str]:
-    """Return the report on a mission in its current state, and the same as Markdown; raise as `show_mission`."""
-    from chargehand.app.checkpoints import mission_difference
-    from chargehand.app.storage import list_artifacts
-    from chargehand.reports.markdown import render_report
-    from chargehand.reports.report import ReportSource, build_report
-
-    state, details = show_mission(reader, name)
-    try:
-        difference = mission_difference(reader, state.id, checkpoint=None)
-        files, depot = difference.line_counts(), difference.depot
-    except ChargehandError:  # no base, or repository or tree is gone: the rest is still reported
-        files, depot = None, None
-    report = build_report(
-        ReportSource(
-            state=state,
-            details=details,
-            events=reader.store.log.read(state.id),
-            files=files,
-            evidence=list_artifacts(reader, state.id).artifacts,
-            explain=partial(explain_check, reader.store),
-            depot=depot,
-        )
-    )
-    return report, render_report(report)
-
-
 def review_mission(reader: StateReader, name: str) -> ChangeReview:
     """Return a mission's change for a person's review. Raises `RefusedError` (`no_base`), `RepositoryError`."""
-    from chargehand.app.checkpoints import result_tree
+    from chargehand.missions.reading import result_tree
     from chargehand.reports.review import ReviewSource, build_review
 
     state = reader.mission_state(name)

@@ -1,10 +1,11 @@
-"""Prepares work on a repository: its base, its configuration, its roles, and whether agents can start."""
+"""Prepares work on a repository: its base, configuration, roles and sandboxes, and whether agents can start."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,18 +16,24 @@ from chargehand.app.selection.roles import RoleCatalogue
 from chargehand.app.selection.tasks import PlanCheck, TaskAssigner
 from chargehand.app.wiring.policy_files import load_rules
 from chargehand.app.wiring.session import ConfiguredBase, DetectedChecks, ProjectBase, WorkPlaces
+from chargehand.app.wiring.tiers import choose_driver, require_tier, settle_tier, try_tier, with_tier
 from chargehand.checks.detection import detect_checks, detect_setups, find_project
 from chargehand.configuration.locations import load_user_file, user_config_path
 from chargehand.configuration.records import OptionValue, ResolvedConfig
 from chargehand.configuration.resolve import REGISTRIES, allow_registries, resolve
 from chargehand.core.config import SandboxConfig
-from chargehand.core.records import Base
+from chargehand.core.ports import DriverName
+from chargehand.core.records import Base, TierChoice, TierName
 from chargehand.core.state import MissionState
 from chargehand.decisions.decider import Decider
 from chargehand.missions.services import DepotReader, system_errors
 from chargehand.policy.rules import Rules
 from chargehand.reports.reading import StateReader, mission_project
+from chargehand.sandbox.probe import ProbeReport
+from chargehand.sandbox.tiers import MACHINES
+from chargehand.sandbox.tool_versions import ToolVersion, read_tool_versions
 from chargehand.sandbox.toolchain import Toolchain, discover
+from chargehand.sandbox.vm_kernel import VmKernel
 from chargehand.store.projects import ProjectRow
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.repository import find_repository
@@ -206,4 +213,63 @@ class Preparation:
         return PlanCheck(
             assigner=self.task_assigner(found, resolved),
             require_ready=lambda agent, models: self.require_ready_agent(found, resolved, agent, models),
+        )
+
+
+class Sandboxes:
+    """The sandboxes of one state directory's machine."""
+
+    def __init__(self, reader: StateReader, preparation: Preparation) -> None:
+        self._reader = reader
+        self._preparation = preparation
+
+    def set_up_machines(self, packages: Sequence[Path] = ()) -> VmKernel:
+        """Install the kernel of virtual machines in the state directory; see `set_up_kernel`."""
+        from chargehand.sandbox.vm_kernel import set_up_kernel
+
+        self._reader.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return set_up_kernel(self._reader.home / MACHINES, packages=packages, environ=self._reader.environ)
+
+    async def probe(self, tier: TierName = "process") -> ProbeReport:
+        """Probe what sandboxes of a tier can offer on this machine, by real tries."""
+        config = replace(self._reader.user_configuration().config.sandbox, tier=tier)
+        return await try_tier(
+            config, self._preparation.toolchain(), home=self._reader.home, environ=self._reader.environ
+        )
+
+    async def tools(self, driver: DriverName) -> tuple[ToolVersion, ...]:
+        """Start every known program of the toolchain inside a sandbox."""
+        return await read_tool_versions(
+            self._preparation.toolchain(self._reader.user_configuration()),
+            scratch=self._reader.home,
+            driver=driver,
+        )
+
+    async def settle(
+        self, found: ProjectBase, resolved: ResolvedConfig, choice: TierChoice | None
+    ) -> tuple[ResolvedConfig, TierChoice, Toolchain]:
+        """Return the configuration with the chosen tier, the choice, and the toolchain."""
+        require_tier(resolved.config.sandbox.tier)
+        toolchain = await asyncio.to_thread(self._preparation.toolchain, resolved)
+        trusted = self._reader.store.trust.is_trusted(found.project.id, resolved.trusted_by)
+        choice = choice or await settle_tier(
+            resolved, trusted=trusted, home=self._reader.home, toolchain=toolchain, environ=self._reader.environ
+        )
+        return with_tier(resolved, choice), choice, toolchain
+
+    async def prove_tier(self, found: ProjectBase, resolved: ResolvedConfig) -> None:
+        """Return if the tier that a mission would use works here; probe it unless an earlier probe decided it.
+
+        Raises `TierUnavailableError`. Workers that share a database may be elsewhere: then nothing is tried.
+        """
+        if self._reader.engine.url is not None:
+            return
+        settled, _, toolchain = await self.settle(found, resolved, None)
+        config = settled.config
+        await choose_driver(
+            self._reader.home,
+            toolchain,
+            strategy=config.project.strategy,
+            config=config.sandbox,
+            environ=self._reader.environ,
         )

@@ -25,7 +25,7 @@ from chargehand.core.ids import keyed_id
 from chargehand.core.mission_events import MissionContinued
 from chargehand.core.plan_events import PlanMade, PlanWanted
 from chargehand.core.plans import PLANNER, Plan
-from chargehand.core.records import Base, MissionRequest
+from chargehand.core.records import Base, IssueLink, MissionRequest
 from chargehand.core.state import ENDED, MissionState
 from chargehand.missions.breakpoints import parse_breakpoints
 from chargehand.reports.documents import Document
@@ -129,6 +129,7 @@ def record_mission(
     confirm_trust: ConfirmTrust | None = None,
     mission: str | None = None,
     noted: Mapping[str, object] | None = None,
+    issue: IssueLink | None = None,
 ) -> str:
     """Record a mission; with a plan, or a request for one, it coordinates the plan's tasks.
 
@@ -147,6 +148,7 @@ def record_mission(
         confirm_trust=confirm_trust,
         mission=mission,
         noted=noted,
+        issue=issue,
         plan=PlanMade(plan=plan, identity=app.identity()) if isinstance(plan, Plan) else plan,
         check=check,
     )
@@ -341,10 +343,11 @@ class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
     budget: str | None = None
 
 
-def follow_up_mission(app: App, request: FollowUp) -> str:
+def follow_up_mission(app: App, request: FollowUp, *, issue: IssueLink | None = None, made: str = "") -> str:
     """Continue an ended mission with a person's further request; return the id of the mission to run.
 
-    This is the mission itself, or a new one based on its promotion, which never changes. Raises `UsageError`,
+    This is the mission itself, or a new one based on its promotion, which never changes: that gets the id `made`,
+    if given, and works on `issue`. Raises `UsageError`,
     `ConfigError`, `RefusedError` (`not_continuable`).
     """
     from chargehand.app.runs import allowed_attempts
@@ -384,11 +387,21 @@ def follow_up_mission(app: App, request: FollowUp) -> str:
     if goes_on:
         app.steering.follow_up(state.id, text, attempts=attempts, seconds=limits.time, budget_usd=budget)
         return state.id
-    return _follow_up_promoted(app, state, text, attempts=attempts, seconds=limits.time, budget=budget)
+    return _follow_up_promoted(
+        app, state, text, attempts=attempts, seconds=limits.time, budget=budget, issue=issue, made=made
+    )
 
 
 def _follow_up_promoted(
-    app: App, state: MissionState, text: str, *, attempts: int, seconds: float, budget: float | None
+    app: App,
+    state: MissionState,
+    text: str,
+    *,
+    attempts: int,
+    seconds: float,
+    budget: float | None,
+    issue: IssueLink | None,
+    made: str,
 ) -> str:
     from chargehand.app.runs import branch_slug
     from chargehand.missions.fork import create_follow_up
@@ -422,6 +435,7 @@ def _follow_up_promoted(
         attempts=continued.attempts,
         seconds=continued.seconds,
         apply=applied is not None,
+        issue=issue,
         extra_checks=tuple(dict.fromkeys((*state.request.extra_checks, *merged_checks(state)))),
     )
-    return create_follow_up(app.store, depot, state.id, request, continued, user=app.user)
+    return create_follow_up(app.store, depot, state.id, request, continued, user=app.user, made=made)

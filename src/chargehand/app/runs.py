@@ -31,7 +31,7 @@ from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.events import Event, Payload
 from chargehand.core.plan_events import PlanMade, PlanWanted
 from chargehand.core.ports import ArtifactSink, KeySource
-from chargehand.core.records import Base, ChoiceReason, MissionRequest, RedBase
+from chargehand.core.records import Base, ChoiceReason, IssueLink, MissionRequest, RedBase
 from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.decisions.decider import Decider
@@ -366,10 +366,12 @@ def record_mission(
     mission: str | None = None,
     noted: Mapping[str, object] | None = None,
     plan: PlanMade | PlanWanted | None = None,
+    issue: IssueLink | None = None,
     check: Callable[[ConfiguredBase, MissionRequest], None] = lambda found, request: None,
 ) -> str:
     """Record a mission for a worker and return its id; `mission` and `plan` as in `create_mission`.
 
+    `issue` is the issue of a forge.
     `noted` is stored with the configuration in the mission's first event; an error raised by `check` prevents
     recording. Raises the errors of `prepare_run`, and `TierUnavailableError` if no worker of this machine could
     open its sandboxes. Not for a thread with a running loop.
@@ -380,6 +382,7 @@ def record_mission(
     resolved = app.preparation.configuration(found, options=request.configuration(), head=request.base is None)
     assignment = _assign_ready(app, found, resolved, request)
     asked = _recorded_request(app, prepared, resolved, assignment, app.preparation.places(found, resolved))
+    asked = replace(asked, issue=issue)
     check(replace(found, resolved=resolved), asked)
     asyncio.run(app.sandboxes.prove_tier(found, resolved))
     return create_mission(

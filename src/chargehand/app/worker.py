@@ -57,12 +57,17 @@ SLOTS = 5
 
 
 class Worker:
-    """Finds missions to run, hands them to the engine, and runs those that the engine assigns to it."""
+    """Finds missions to run, hands them to the engine, and runs those that the engine assigns to it.
 
-    def __init__(self, app: App, *, slots: int = SLOTS) -> None:
+    `tend` is called every few seconds in another thread, and with `True` before the worker ends because nothing is
+    left to do: it passes news between missions and forges.
+    """
+
+    def __init__(self, app: App, *, slots: int = SLOTS, tend: Callable[[bool], object] | None = None) -> None:
         self._app = app
         self._local = LocalWorkers(app.home, version="")
         self._slots = slots
+        self._tend = tend
         self._stopping = False
         # Ends the wait for the next scan: a turn ended here, or a coordinator recorded missions.
         self._news = asyncio.Event()
@@ -114,6 +119,7 @@ class Worker:
             next_check = 0.0
             # Each mission that starts looks too, at those of its project.
             next_look, looking = time.monotonic() + _CHECK_SECONDS, asyncio.create_task(asyncio.sleep(0))
+            tending = asyncio.create_task(asyncio.sleep(0))
             while not self._is_ending:
                 check = time.monotonic() >= next_check
                 if check:
@@ -127,14 +133,28 @@ class Worker:
                 found = await self._hand_over_missions(engine, check=check)
                 busy = found or engine.active() or (sleepers and self._asleep)
                 idle = 0 if busy else idle + 1
+                if check and tending.done():
+                    tending = asyncio.create_task(asyncio.to_thread(self._tend_quietly, False))
                 if until_idle and idle > _IDLE_SCANS and not await asyncio.to_thread(self._wake):
-                    break
+                    await tending
+                    await asyncio.to_thread(self._tend_quietly, True)
+                    if not await asyncio.to_thread(self._find_free_missions):
+                        break
+                    idle = 0
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(_SCAN_SECONDS, max(0.0, self._seconds_to_next()))):
                         await self._news.wait()
             # Missions need the order first: the engine waits for running work before it closes.
             app.controls.stop_all("release")
-            await looking
+            await asyncio.gather(looking, tending)
+
+    def _tend_quietly(self, last: bool) -> None:
+        if self._tend is None:
+            return
+        try:
+            self._tend(last)
+        except Exception:  # the boundary: a fault at a forge must not stop missions
+            _LOG.exception("forges")
 
     @property
     def _is_ending(self) -> bool:

@@ -125,9 +125,9 @@ def show_listed(out: Output, found: MissionListDocument, *, chosen: bool) -> Non
 @json_option
 def show(mission: str, out: Output) -> None:
     """Show everything about a mission: request, base, attempts, verdicts, reasons, export, cost."""
-    from chargehand.app.missions import show_mission
     from chargehand.cli.terminal.rendering import show_details
     from chargehand.reports.reading import StateReader
+    from chargehand.reports.showing import show_mission
 
     with StateReader.open() as reader:
         state, details = show_mission(reader, mission)
@@ -166,9 +166,9 @@ def report(mission: str, output: Path | None, otlp: bool, out: Output) -> None:
     With --json, write one document instead. The report can be filed or sent: text from agents and files cannot be
     mistaken for anything else.
     """
-    from chargehand.app.missions import report_mission
     from chargehand.app.storage import AuditExport, write_new_file
     from chargehand.reports.reading import StateReader
+    from chargehand.reports.showing import report_mission
     from chargehand.reports.statistics import mission_trace
 
     with StateReader.open() as reader:

@@ -16,6 +16,8 @@ from chargehand.cli.terminal.options import (
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.cli.terminal.output import Output
+    from chargehand.configuration.run_options import RunRequest
+    from chargehand.configuration.trust import ConfirmTrust
 
 
 @click.command(cls=RequestCommand)
@@ -67,8 +69,13 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
     with App.open() as app:
         # `--yes` asks nothing and so grants no trust: a run that needs trust is refused with a hint.
         ask = confirm_trust if out.can_ask and not request.yes else None
-        if idempotency_key is not None and not request.detach:
-            raise UsageError("--idempotency-key needs --detach", hint="add --detach")
+        if idempotency_key is not None and (not request.detach or request.issue):
+            raise UsageError(
+                "--idempotency-key needs --detach, and a TEXT",
+                hint="add --detach; an issue is taken once anyway, however often it is named",
+            )
+        if request.issue is not None and idempotency_key is None:
+            return _resolve_issue(app, out, request, ask)
         request, plan = plan_request(app, request)
         if idempotency_key is not None:
             request, key = key_request(app, request, idempotency_key)
@@ -89,13 +96,27 @@ def run(out: Output, idempotency_key: str | None, **options: Any) -> int:
         return code
 
 
+def _resolve_issue(app: App, out: Output, request: RunRequest, ask: ConfirmTrust | None) -> int:
+    from chargehand.app.forges import take_issue
+    from chargehand.cli.terminal.running import follow_to_end, leave_to_worker
+
+    assert request.issue is not None
+    mission = take_issue(app, request.issue, request, confirm_trust=ask)
+    if request.detach:
+        return leave_to_worker(app, out, mission)
+    return follow_to_end(app, out, mission, asks=not request.yes)
+
+
 @click.command()
 @click.option("--until-idle", is_flag=True, help="Exit when no mission is left to run.")
 @click.option("--wait-for-quota", is_flag=True, help="With --until-idle: stay while a mission waits for quota.")
 @click.option("--slots", type=click.IntRange(1, 64), default=5, show_default=True, help="Missions at once.")
 @click.option("--until-eof", is_flag=True, hidden=True, help="Stop when standard input ends, as on a signal.")
+@click.option("--watch-forges", is_flag=True, help="Also take issues as `chargehand forge watch` does.")
 @json_option
-def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, out: Output) -> None:
+def worker(
+    until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, watch_forges: bool, out: Output
+) -> None:
     """Run missions that have no active worker: detached, resumed, or left by a process that died.
 
     Any number of workers may run side by side. On a signal a worker releases its missions; another worker resumes
@@ -121,6 +142,7 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, 
                     slots=slots,
                     sleepers=wait_for_quota,
                     until_eof=until_eof,
+                    watch_forges=watch_forges,
                 )
             )
         # Check again after this worker has left: a command that recorded a mission earlier saw a live worker and
@@ -135,7 +157,9 @@ def worker(until_idle: bool, wait_for_quota: bool, slots: int, until_eof: bool, 
                 return
 
 
-async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: bool, until_eof: bool) -> bool:
+async def _work_until_told(
+    app: App, *, until_idle: bool, slots: int, sleepers: bool, until_eof: bool, watch_forges: bool
+) -> bool:
     """Run one worker; return whether a signal or the end of its input stopped it.
 
     A second signal ends the process at once.
@@ -145,7 +169,16 @@ async def _work_until_told(app: App, *, until_idle: bool, slots: int, sleepers: 
 
     from chargehand.app.worker import Worker
 
-    worker = Worker(app, slots=slots)
+    tend = None
+    if app.user_configuration().config.forges:
+        from chargehand.app.forges import ForgeWatch
+
+        watching = ForgeWatch(app, takes=watch_forges)
+
+        def tend(last: bool) -> object:
+            return watching.step(hurry=last)
+
+    worker = Worker(app, slots=slots, tend=tend)
     signals = (signal.SIGINT, signal.SIGTERM)
     stopped = False
     loop = asyncio.get_running_loop()

@@ -34,30 +34,33 @@ def set_(name: str, out: Output) -> None:
       chargehand secret set OPENAI_API_KEY < key.txt
     """
     from chargehand.app.configuration import keep_secret
-    from chargehand.core.errors import UsageError
     from chargehand.reports.reading import StateReader
 
-    # A function, not a value: it is called once the name is known to be valid, so that no person types in vain.
-    def read() -> str:
-        if sys.stdin.isatty():
-            return str(click.prompt(f"value of {name}", hide_input=True, err=True))
-        content = sys.stdin.buffer.read(_LARGEST_BYTES)
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            # Not chained: the decoding error contains the bytes, and a traceback would show them.
-            raise UsageError(
-                f"the value of {name} is not UTF-8", code="secret_invalid", hint="give one line of text on stdin"
-            ) from None
-
     with StateReader.open() as reader:
-        kept = keep_secret(reader, name, read=read)
+        # Called once the name is known to be valid, so that no person types in vain.
+        kept = keep_secret(reader, name, read=lambda: read_hidden(f"value of {name}"))
     out.document(kept)
     out.text(f"{name} is stored in {kept.kept_in}")
     if kept.warning is not None:
         out.text(f"{name} is weakly protected: {kept.warning}")
     if kept.hidden_by_environment:
         out.text(f"note: the environment variable {name} takes precedence; unset it to use the stored value")
+
+
+def read_hidden(what: str) -> str:
+    """Return a secret that a person types unseen, or the content of stdin in a pipe. Raises `UsageError`."""
+    from chargehand.core.errors import UsageError
+
+    if sys.stdin.isatty():
+        return str(click.prompt(what, hide_input=True, err=True))
+    content = sys.stdin.buffer.read(_LARGEST_BYTES)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        # Not chained: the decoding error contains the bytes, and a traceback would show them.
+        raise UsageError(
+            f"the {what} is not UTF-8", code="secret_invalid", hint="give one line of text on stdin"
+        ) from None
 
 
 @secret.command("list")

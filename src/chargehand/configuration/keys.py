@@ -22,6 +22,7 @@ from chargehand.core.config import (
     DecisionsConfig,
     EngineConfig,
     ExtensionsConfig,
+    ForgeConfig,
     LimitsConfig,
     LogConfig,
     McpConfig,
@@ -65,6 +66,7 @@ MODELS = "models"
 ROLES = "roles"
 MCP = "mcp"
 ROLLOUTS = "rollouts"
+FORGES = "forges"
 # The tables of tables: `[agents.NAME]`, `[models.NAME]` and so on.
 NAMED: dict[str, type] = {
     AGENTS: AgentConfig,
@@ -72,6 +74,7 @@ NAMED: dict[str, type] = {
     ROLES: RoleConfig,
     MCP: McpConfig,
     ROLLOUTS: RolloutConfig,
+    FORGES: ForgeConfig,
 }
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Placeholder for an entry's name in the table.
@@ -375,13 +378,16 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
     elif key.form == "http" and not _is_plain_address(item):
         problem = "not a plain http address"
         hint = "write 'https://example.org/v1', without user, password, '?' and '#'; 'key' names the secret"
+    elif key.form == "forge" and not (_is_plain_address(item) or item.startswith("file:///")):
+        problem = "not the address of a forge"
+        hint = "write 'https://git.example.org', without user and password"
     elif key.form == "variable" and not problem and _has_secret(item.partition("=")[2]):
         problem = "a variable that seems to contain a secret"
         hint = "sandboxes get no secrets: the agent could read them"
     if not problem:
         return
     # A wrong address, key or variable may hold a password: it is not repeated.
-    hidden = key.form in {"http", "secret", "variable"}
+    hidden = key.form in {"http", "forge", "secret", "variable"}
     if key.shape == "list":
         subject = "an entry" if hidden else format_value(item)
         raise config_error(place, f"{key.field}: {subject} is {problem}", hint)
@@ -479,6 +485,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     ),
     ("model", late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
     ("login", late_pattern(r"[!-~]{1,256}"), "not a name to log in with", ""),
+    ("label", late_pattern(rf"{_PRINTED}{{0,100}}"), "not a name", "use at most 100 characters"),
     # The address is inserted into a header and an SMTP command: no blank, line break or end-of-address character.
     (
         "mail",

@@ -17,6 +17,7 @@ from chargehand.configuration.areas import meet_areas
 from chargehand.configuration.extensions import enable_extensions
 from chargehand.configuration.keys import (
     AGENTS,
+    FORGES,
     MCP,
     MODELS,
     NAMED,
@@ -62,7 +63,7 @@ DEFAULT = "default"
 # The largest repository file that is read, in bytes: the file is untrusted.
 LARGEST_FILE = 1 << 20
 # Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers.
-_OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server", ROLLOUTS: "roll-out"}
+_OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server", ROLLOUTS: "roll-out", FORGES: "account at a forge"}
 
 
 def default_value(key: ConfigKey) -> SourcedValue:

@@ -68,6 +68,13 @@ class RunRequest:
     file: str | None = _option(
         None, "--file", "Read the request from a file, or from stdin with '-'.", metavar="F"
     )
+    issue: str | None = _option(
+        None,
+        "--issue",
+        "Resolve an issue of a forge of [forges]: the address of its page, or ACCOUNT:OWNER/NAME#NUMBER.",
+        metavar="URL",
+        withheld="it acts with the forge accounts of the machine's owner",
+    )
     repo: Path | None = _option(
         None, "--repo", "The repository to work on (default: the one you are in).", shape="path"
     )

@@ -12,6 +12,7 @@ from msgspec import Struct
 from chargehand.configuration.keys import (
     AGENTS,
     ENTRY_NAME,
+    FORGES,
     MCP,
     MODELS,
     NAMED,
@@ -219,6 +220,7 @@ _ENTRY_KINDS = {
     ROLES: ("a role", 'model = "…"'),
     MCP: ("an MCP server", 'command = ["program", …]'),
     ROLLOUTS: ("a roll-out", 'model = "…"'),
+    FORGES: ("an account at a forge", 'kind = "github"'),
 }
 
 

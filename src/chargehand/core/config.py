@@ -395,6 +395,46 @@ class RolloutConfig(Struct, frozen=True, kw_only=True):
     ] = 0.05
 
 
+# Read from the user's own configuration alone: the accounts are the user's.
+class ForgeConfig(Struct, frozen=True, kw_only=True):
+    """[forges.NAME]: an account at a forge, and which of its issues become missions; only your own file counts."""
+
+    kind: Annotated[
+        str, KeySpec("kind of forge: github, gitlab, gitea (also Forgejo) or local", names="forges")
+    ] = "github"
+    url: Annotated[
+        str | None, KeySpec("address of its pages; absent: the usual one of the kind", form="forge")
+    ] = None
+    api: Annotated[str | None, KeySpec("address of its API; absent: the usual one", form="http")] = None
+    token: Annotated[
+        str | None, KeySpec("name of the secret with the token; absent: NAME_TOKEN", form="secret")
+    ] = None
+    webhook_secret: Annotated[
+        str | None, KeySpec("name of the secret that signs its webhooks; absent: none is accepted", form="secret")
+    ] = None
+    authority: Annotated[
+        str | None, KeySpec("file of certificates to trust for it in addition to the system's", form="path")
+    ] = None
+    repositories: Annotated[
+        tuple[str, ...], KeySpec("repositories that `forge watch` takes issues from, as OWNER/NAME", form="name")
+    ] = ()
+    label: Annotated[str, KeySpec("label that an issue must have to be taken; '': any", form="label")] = (
+        "chargehand"
+    )
+    assignee: Annotated[str, KeySpec("account that it must be assigned to; '': any", form="label")] = ""
+    authors: Annotated[
+        Literal["write", "anyone"], KeySpec("whose issues are taken: of people with write right, or of anyone")
+    ] = "write"
+    target: Annotated[str | None, KeySpec("branch of requests; absent: the default branch", form="name")] = None
+    reviewers: Annotated[tuple[str, ...], KeySpec("people who are asked to review each request", form="name")] = ()
+    rounds: Annotated[int, KeySpec("how often review comments and red checks of a request start work again")] = 5
+    merge: Annotated[
+        Literal["person", "approved"],
+        KeySpec("who merges: a person, or Chargehand once a person approved and all checks are green"),
+    ] = "person"
+    merge_method: Annotated[Literal["merge", "squash", "rebase"], KeySpec("how it merges")] = "merge"
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """The complete resolved configuration; `app` defines the order of the sources."""
 
@@ -404,6 +444,7 @@ class Config(Struct, frozen=True, kw_only=True):
     roles: dict[str, RoleConfig] = {}
     mcp: dict[str, McpConfig] = {}
     rollouts: dict[str, RolloutConfig] = {}
+    forges: dict[str, ForgeConfig] = {}
     limits: LimitsConfig = LimitsConfig()
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()

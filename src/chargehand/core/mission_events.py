@@ -419,6 +419,23 @@ class DeliveryChanged(Payload, frozen=True, kw_only=True):
     delivery: TargetDelivery
 
 
+@event("forge.acted")
+class ForgeActed(Payload, frozen=True, kw_only=True):
+    """Chargehand did something at the forge of the mission's issue, or found that a person did.
+
+    `key` names the act, which is done once: `progress`, `asked/QUESTION`, `answered/COMMENT`, `stopped/COMMENT`,
+    `round/NUMBER`, `replied/REMARK`, `merged`, `closed`, `lost`. `number` is that of the issue or request,
+    `comment` the id of a comment, `identity` the person whose word caused it.
+    """
+
+    key: str
+    number: int = 0
+    comment: int = 0
+    url: str = ""
+    commit: str = ""
+    identity: str = ""
+
+
 @event("mission.finished")
 class MissionFinished(Payload, frozen=True, kw_only=True):
     """The mission reached a status that stays until a person acts.

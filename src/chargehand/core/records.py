@@ -360,6 +360,30 @@ FlakyPolicy = Literal["ask", "accept", "refuse"]
 QuestionKind = Literal["clarification", "permission", "decision", "risk"]
 
 
+class IssueLink(Struct, frozen=True, kw_only=True):
+    """The issue of a forge that a mission resolves, as it was when the mission was recorded.
+
+    `account` is the entry of [forges], `claim` the id of the comment that claims the issue for the mission and
+    shows its progress, `after` the claim that it replaces. `branch` is pushed for a request to merge it into
+    `target`. In a further round `request` is the number of that request, `round` counts from 0, and `remarks` are
+    the keys of the review remarks that the mission answers.
+    """
+
+    account: str
+    repository: str
+    number: int
+    url: str
+    title: str
+    author: str
+    claim: int
+    branch: str
+    target: str
+    request: int = 0
+    round: int = 0
+    remarks: tuple[str, ...] = ()
+    after: int = 0
+
+
 class MissionRequest(Struct, frozen=True, kw_only=True):
     """A person's request, with the choices made on the command line; seconds and counts.
 
@@ -371,7 +395,7 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     without a bound if `None`. `role` is "" for missions from before roles; `role_text` is the artifact with the
     role file's text, `role_from` the file's origin, `role_why` says in words why agent and model were chosen.
     `named` says which of `agent` and `model` a person named for the whole run: the other was configured or
-    detected.
+    detected. `issue` is the forge's issue that it resolves.
     """
 
     text: str
@@ -403,6 +427,7 @@ class MissionRequest(Struct, frozen=True, kw_only=True):
     checks_directory: str = ""
     break_at: tuple[str, ...] = ()
     named: tuple[Literal["agent", "model"], ...] = ()
+    issue: IssueLink | None = None
 
 
 class Alert(Struct, frozen=True, kw_only=True):

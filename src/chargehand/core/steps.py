@@ -59,6 +59,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     p.ExportChanged: "promotion",
     p.ApplyChanged: "promotion",
     p.DeliveryChanged: "promotion",
+    p.ForgeActed: "promotion",
     p.PromotionFollowed: "promotion",
     p.MissionRolledBack: "promotion",
     p.MissionFinished: "promotion",

@@ -105,6 +105,7 @@ class GitlabMerge(Struct, frozen=True):
     source_project_id: int | None = None
     target_project_id: int | None = None
     sha: str | None = None
+    updated_at: datetime | None = None
     draft: bool = False
     merge_commit_sha: str | None = None
     squash_commit_sha: str | None = None

@@ -17,7 +17,7 @@ from msgspec import Struct
 from chargehand.core.codec import decode_as
 from chargehand.core.text import printable
 from chargehand.forges.contract import ForgeError, ForgeProblem, ForgeSetup
-from chargehand.network.http_client import HttpClient, HttpError, HttpReply
+from chargehand.network.http_client import WebClient, WebError, WebReply
 
 _T = TypeVar("_T")
 _READ_PAUSES = (0.5, 2.0, 5.0)
@@ -68,16 +68,16 @@ class RestClient:
         base: str,
         headers: Mapping[str, str],
         *,
-        refine: Callable[[HttpReply, str, ForgeProblem], ForgeProblem] = lambda _, __, problem: problem,
+        refine: Callable[[WebReply, str, ForgeProblem], ForgeProblem] = lambda _, __, problem: problem,
     ) -> None:
         self.base = base
         self._setup, self._refine = setup, refine
-        self._http = HttpClient(
+        self._http = WebClient(
             headers={"user-agent": "chargehand", **headers, **setup.headers},
             seconds=_SILENCE_SECONDS,
             authority=setup.authority,
         )
-        self._cache: OrderedDict[str, HttpReply] = OrderedDict()
+        self._cache: OrderedDict[str, WebReply] = OrderedDict()
 
     def close(self) -> None:
         """Close all connections."""
@@ -128,14 +128,14 @@ class RestClient:
         reply = self.send_change(method, path, encode(body) if body is not None else b"", "application/json")
         return None if kind is None else self.decode(reply, kind, change=True)
 
-    def send_change(self, method: str, path: str, content: bytes, media: str) -> HttpReply:
+    def send_change(self, method: str, path: str, content: bytes, media: str) -> WebReply:
         """Send a change; repeat it only if the forge surely did not carry it out."""
         headers = {"content-type": media} if content else {}
         waited = 0.0
         for pause in (*_READ_PAUSES, None):
             try:
                 reply = self._http.send(method, self._address(path, {}), content=content, headers=headers)
-            except HttpError as error:
+            except WebError as error:
                 if pause is None or not error.is_unsent or error.problem != "unreachable":
                     raise self._lost(error, is_change=True) from None
                 self._setup.sleep(pause)
@@ -149,7 +149,7 @@ class RestClient:
             self._setup.sleep(wait)
         raise AssertionError("unreachable")
 
-    def get(self, address: str, *, fresh: bool = False) -> HttpReply:
+    def get(self, address: str, *, fresh: bool = False) -> WebReply:
         """Return the answer of a read below the base, repeated after transient failures."""
         cached = None if fresh else self._cache.get(address)
         headers = {"if-none-match": cached.headers["etag"]} if cached else {}
@@ -157,7 +157,7 @@ class RestClient:
         for pause in (*_READ_PAUSES, None):
             try:
                 reply = self._http.send("GET", address, headers=headers)
-            except HttpError as error:
+            except WebError as error:
                 if pause is None or error.problem in ("certificate", "too_large", "invalid"):
                     raise self._lost(error, is_change=False) from None
                 self._setup.sleep(pause)
@@ -186,15 +186,15 @@ class RestClient:
             if target:
                 target = urljoin(address, target)
                 with (
-                    HttpClient(seconds=_SILENCE_SECONDS, authority=self._setup.authority) as client,
+                    WebClient(seconds=_SILENCE_SECONDS, authority=self._setup.authority) as client,
                     client.stream("GET", target) as answer,
                 ):
                     kept = self._tail_of(answer, path, most)
-        except HttpError as error:
+        except WebError as error:
             raise self._lost(error, is_change=False) from None
         return kept.decode(errors="replace")[-most:]
 
-    def decode(self, reply: HttpReply, kind: Any, *, change: bool = False) -> Any:
+    def decode(self, reply: WebReply, kind: Any, *, change: bool = False) -> Any:
         """Return the document of an answer. Raises `ForgeError` (`broken`)."""
         try:
             return decode_as(reply.content, kind)
@@ -215,7 +215,7 @@ class RestClient:
         given = [(name, value) for name, value in query.items() if value not in ("", None)]
         return f"{self.base}{path}{'?' + urlencode(given) if given else ''}"
 
-    def _following(self, address: str, reply: HttpReply) -> str:
+    def _following(self, address: str, reply: WebReply) -> str:
         found = _NEXT.search(reply.headers.get("link", ""))
         if found is not None:
             # A forge behind a proxy may name itself differently: only the query is taken from its answer.
@@ -227,7 +227,7 @@ class RestClient:
         rest = [part for part in query.split("&") if part and not part.startswith("page=")]
         return f"{start}?{'&'.join([*rest, f'page={number}'])}"
 
-    def _remember(self, address: str, reply: HttpReply) -> None:
+    def _remember(self, address: str, reply: WebReply) -> None:
         if "etag" in reply.headers and len(reply.content) <= _LARGEST_CACHED:
             self._cache[address] = reply
             self._cache.move_to_end(address)
@@ -244,13 +244,13 @@ class RestClient:
                 del kept[: -4 * most]
         return kept
 
-    def _lost(self, error: HttpError, *, is_change: bool) -> ForgeError:
+    def _lost(self, error: WebError, *, is_change: bool) -> ForgeError:
         problem: ForgeProblem = {"too_large": "broken", "invalid": "invalid"}.get(error.problem, "unreachable")  # type: ignore[assignment]
         hint = "name the file of its authority" if error.problem == "certificate" else ""
         acted = is_change and not error.is_unsent
         return ForgeError(problem, f"{self._host}: {self.clean(str(error))}", hint=hint, may_have_acted=acted)
 
-    def _error(self, reply: HttpReply, method: str, path: str, *, is_change: bool) -> ForgeError:
+    def _error(self, reply: WebReply, method: str, path: str, *, is_change: bool) -> ForgeError:
         call = f"{method} {printable(path)}"
         if reply.status in _REDIRECTS:
             return ForgeError("moved", f"{self._host}: {call} has moved", hint=self._new_name(reply))
@@ -272,7 +272,7 @@ class RestClient:
             may_have_acted=is_change and reply.status >= 500 and not (reply.status == 503 and wait is not None),
         )
 
-    def _message(self, reply: HttpReply) -> tuple[str, RestProblem]:
+    def _message(self, reply: WebReply) -> tuple[str, RestProblem]:
         try:
             body = decode_as(reply.content, RestProblem)
         except msgspec.MsgspecError:
@@ -286,7 +286,7 @@ class RestClient:
         short = printable(text).replace("\n", " ")[:_LONGEST_MESSAGE]
         return short.replace(self._setup.token, "…") if self._setup.token else short
 
-    def _scope_hint(self, reply: HttpReply, text: str, body: RestProblem) -> str:
+    def _scope_hint(self, reply: WebReply, text: str, body: RestProblem) -> str:
         listed = re.search(r"required(?:=|:\s*)\[([\w:, -]+)\]", text)  # Gitea
         needed = (
             reply.headers.get("x-accepted-github-permissions")
@@ -298,12 +298,12 @@ class RestClient:
             return f"give the token one of these scopes: {printable(needed)}"
         return "give the token more scopes, or its account more rights"
 
-    def _same_host(self, reply: HttpReply) -> str:
+    def _same_host(self, reply: WebReply) -> str:
         """Return the target of a redirect, "" if another host would get the token."""
         target = urljoin(f"{self.base}/", reply.headers.get("location", ""))
         return target if urlsplit(target)[:2] == urlsplit(self.base)[:2] else ""
 
-    def _new_name(self, reply: HttpReply) -> str:
+    def _new_name(self, reply: WebReply) -> str:
         target = self._same_host(reply)
         if not target:
             return "it moved to another host; configure that one if you trust it"
@@ -314,7 +314,7 @@ class RestClient:
         try:
             found = self._http.send("GET", by_id[0]) if by_id else None
             moved = decode_as(found.content, MovedRepository) if found else MovedRepository()
-        except (HttpError, msgspec.MsgspecError):
+        except (WebError, msgspec.MsgspecError):
             moved = MovedRepository()
         new = moved.full_name or moved.path_with_namespace
         return f"use {printable(new)}" if new else "look up its new address"
@@ -359,7 +359,7 @@ def repository_path(repository: str) -> str:
     return f"{segment(owner)}/{segment(name)}"
 
 
-def _wait_seconds(reply: HttpReply) -> float | None:
+def _wait_seconds(reply: WebReply) -> float | None:
     """Return the seconds after which the same call may be sent again, since it was not carried out."""
     if reply.status == 503:
         return _limit_seconds(reply) if "retry-after" in reply.headers else None
@@ -369,7 +369,7 @@ def _wait_seconds(reply: HttpReply) -> float | None:
     return None
 
 
-def _is_limit(reply: HttpReply, text: str) -> bool:
+def _is_limit(reply: WebReply, text: str) -> bool:
     if reply.status == 429:
         return True
     spent = any(reply.headers.get(name) == "0" for name in ("x-ratelimit-remaining", "ratelimit-remaining"))
@@ -377,7 +377,7 @@ def _is_limit(reply: HttpReply, text: str) -> bool:
     return reply.status == 403 and (spent or "retry-after" in reply.headers or "rate limit" in text.lower())
 
 
-def _limit_seconds(reply: HttpReply) -> float | None:
+def _limit_seconds(reply: WebReply) -> float | None:
     """Return the seconds until the forge accepts calls again, by its clock; `None` if it does not say."""
     now = _time_of(reply.headers.get("date", "")) or time.time()
     after = reply.headers.get("retry-after", "")

@@ -120,6 +120,7 @@ class WirePull(Struct, frozen=True):
     merged_at: datetime | None = None
     merge_commit_sha: str | None = None
     mergeable: bool | None = None
+    updated_at: datetime | None = None
     node_id: str = ""
 
 
@@ -152,6 +153,7 @@ class WirePermission(Struct, frozen=True):
 class WireAsset(Struct, frozen=True):
     """An attached file."""
 
+    name: str = ""
     browser_download_url: str = ""
 
 
@@ -226,6 +228,7 @@ def to_request(wire: WirePull, *, title: str = "", mergeable: bool | None = None
         draft=wire.draft,
         merged=wire.merge_commit_sha if wire.merged_at else None,
         mergeable=mergeable,
+        updated=wire.updated_at,
     )
 
 

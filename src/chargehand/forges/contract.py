@@ -119,6 +119,7 @@ class ForgeRequest(Struct, frozen=True, kw_only=True):
     """A pull or merge request; `title` has no draft prefix, and `merged` its commit on `base`.
 
     `mergeable` is `None` while the forge has not computed it. `head_repository` differs for forks, "" if deleted.
+    `updated` is the time of the last change or word, `None` if the forge does not say.
     """
 
     number: int
@@ -134,6 +135,7 @@ class ForgeRequest(Struct, frozen=True, kw_only=True):
     draft: bool = False
     merged: str | None = None
     mergeable: bool | None = None
+    updated: datetime | None = None
 
 
 class ForgeReview(Struct, frozen=True, kw_only=True):
@@ -251,6 +253,10 @@ class Forge(Protocol):
         """Replace the text of a comment of the account."""
         ...
 
+    def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
+        """Delete a comment of the account; may be repeated."""
+        ...
+
     def branch(self, repository: str, name: str) -> str | None:
         """Return the commit of a branch, `None` if it does not exist."""
         ...
@@ -317,7 +323,10 @@ class Forge(Protocol):
         ...
 
     def attach(self, repository: str, number: int, name: str, content: bytes, *, is_request: bool = False) -> str:
-        """Attach a file to an issue or request and return its address; "" if the forge has no attachments."""
+        """Attach a file to an issue or request, once by its name, and return its address.
+
+        That is "" if the forge has no attachments.
+        """
         ...
 
     def ensure_hook(self, repository: str, address: str, secret: str) -> None:
@@ -347,7 +356,7 @@ class ForgeSetup(Struct, frozen=True, kw_only=True):
 
 
 class IssueAddress(Struct, frozen=True):
-    """The address of an issue or request: repository, number, and which of both it is."""
+    """The address of an issue or request: repository, number, and whether it is a request."""
 
     repository: str
     number: int

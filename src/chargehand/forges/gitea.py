@@ -47,7 +47,7 @@ from chargehand.forges.contract import (
     Right,
     StatusState,
 )
-from chargehand.network.http_client import HttpReply
+from chargehand.network.http_client import WebReply
 
 _PAGE = 50
 _LABEL_COLOR = "#8a8f98"
@@ -166,6 +166,11 @@ class GiteaForge:
         try:
             found = self._rest.read(path, WirePermission, fresh=True).permission
         except ForgeError as error:
+            if error.problem == "forbidden":
+                # Only administrators of a repository may ask. Everyone may list those who can be assigned, which
+                # are the people with write right.
+                able = self._rest.read(f"{_place(repository)}/assignees", list[WireUser], fresh=True)
+                return "write" if login in {each.login for each in able} else "read"
             if error.problem != "missing":
                 raise
             self.repository(repository)  # raises if the repository is missing, not the person
@@ -252,6 +257,10 @@ class GiteaForge:
         """Replace the text of a comment of the account."""
         path = f"{_place(repository)}/issues/comments/{comment}"
         return to_comment(self._rest.change("PATCH", path, {"body": body}, kind=WireComment))
+
+    def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
+        """Delete a comment of the account."""
+        self._repeatable("DELETE", f"{_place(repository)}/issues/comments/{comment}")
 
     # Branches and requests
 
@@ -399,6 +408,9 @@ class GiteaForge:
     def attach(self, repository: str, number: int, name: str, content: bytes, *, is_request: bool = False) -> str:
         """Attach a file to an issue or request and return its address."""
         path = f"{_place(repository)}/issues/{number}/assets"
+        for known in self._rest.read(path, list[WireAsset], fresh=True):
+            if known.name == name:
+                return known.browser_download_url
         reply = self._rest.send_change("POST", path, *multipart("attachment", name, content))
         found: WireAsset = self._rest.decode(reply, WireAsset, change=True)
         return found.browser_download_url
@@ -473,7 +485,7 @@ def _status(wire: GiteaStatus, commit: str) -> CommitStatus:
     )
 
 
-def _refine(reply: HttpReply, text: str, problem: ForgeProblem) -> ForgeProblem:
+def _refine(reply: WebReply, text: str, problem: ForgeProblem) -> ForgeProblem:
     # Gitea answers 403 as well for its rules; only its words distinguish them from a missing right.
     rules: tuple[str, ...] = ("locked issue", "default branch", "protected", "archived")
     return "refused" if problem == "forbidden" and any(rule in text for rule in rules) else problem

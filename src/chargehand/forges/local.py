@@ -174,17 +174,25 @@ class LocalForge:
     ) -> ForgeComment:
         """Replace the text of a comment of the account."""
         with self._change(repository, "read"):
-            name = f"comments/{number}/{comment:012d}.json"
-            found = self.directory.find(repository, name, ForgeComment)
+            name, found = self._own_comment(repository, number, comment)
             if found is None:
                 raise ForgeError("missing", f"issue {number} of {repository} has no comment {comment}")
-            if found.author != self._acting():
-                raise ForgeError("forbidden", f"comment {comment} of {repository} is by {found.author}")
             new = msgspec.structs.replace(found, body=body, updated=now())
             self.directory.save(repository, name, new)
         return new
 
-    # Branches and requests
+    def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
+        """Delete a comment of the account."""
+        with self._change(repository, "read"):
+            name, _ = self._own_comment(repository, number, comment)
+            self.directory.place(repository, name).unlink(missing_ok=True)
+
+    def _own_comment(self, repository: str, number: int, comment: int) -> tuple[str, ForgeComment | None]:
+        name = f"comments/{number}/{comment:012d}.json"
+        found = self.directory.find(repository, name, ForgeComment)
+        if found is not None and found.author != self._acting():
+            raise ForgeError("forbidden", f"comment {comment} of {repository} is by {found.author}")
+        return name, found
 
     def branch(self, repository: str, name: str) -> str | None:
         """Return the commit of a branch."""
@@ -370,7 +378,7 @@ class LocalForge:
         with self._change(repository, "read"):
             self.directory.item(repository, number)
             safe = re.sub(r"[^\w.-]", "_", name)[-100:]
-            place = f"files/{number}/{self.directory.new_id()}-{safe}"
+            place = f"files/{number}/{hashlib.sha256(content).hexdigest()[:16]}-{safe}"
             self.directory.save(repository, place, content)
         return self.directory.place(repository, place).as_uri()
 
@@ -506,29 +514,15 @@ class LocalForge:
             is_open=item.is_open,
             draft=item.draft,
             merged=item.merged,
+            updated=item.updated,
         )
-
-
-def create_repository(
-    root: Path, repository: str, rights: Mapping[str, Right], settings: LocalSettings | None = None
-) -> LocalDirectory:
-    """Create an empty repository, and the local forge if it is missing; `settings` replace the rights."""
-    root.mkdir(parents=True, exist_ok=True)
-    directory = LocalDirectory(root)
-    with directory.lock():
-        place = directory.git_directory(repository)
-        place.mkdir(parents=True)
-        directory.git(repository, "init", "-q", "--bare", "-b", "main")
-        directory.save(repository, "settings.json", settings or LocalSettings(rights=rights))
-    return directory
 
 
 def _open(setup: ForgeSetup) -> LocalForge:
     parts = urlsplit(setup.url)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise ForgeError(
-            "invalid", f"not the address of a local forge: {setup.url!r}", hint="use file:///DIRECTORY"
-        )
+        message = f"not the address of a local forge: {setup.url!r}"
+        raise ForgeError("invalid", message, hint="use file:///DIRECTORY")
     return LocalForge(Path(unquote(parts.path)), setup.token)
 
 

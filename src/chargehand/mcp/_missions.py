@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from chargehand.app.checkpoints import base_tree, result_tree
 from chargehand.app.composition import App
 from chargehand.app.forecasts import forecast_mission
 from chargehand.app.missions import answer_question as record_answer
@@ -47,7 +46,7 @@ from chargehand.mcp._records import (
     ShowLog,
     Started,
 )
-from chargehand.missions.reading import find_checkpoint
+from chargehand.missions.reading import base_tree, find_checkpoint, result_tree
 from chargehand.reports.documents import mission_document, to_json
 from chargehand.reports.outcome import explain_failures, exported_branch
 from chargehand.reports.story import describe_event

@@ -180,7 +180,8 @@ def create_follow_up(
     """Record a new mission that continues a promoted one on `continued.base`; return its id.
 
     Its agent has the earlier conversation; no earlier call is made or paid again. `user` pays for the rest, by
-    default the user of the source. `made` is the new mission's id if it continues the same task of a coordinator.
+    default the user of the source. `made` is the new mission's id if it is known before; it then keeps the
+    coordinator of the source.
     """
     source = _read_source(store, mission)
     created = next(payload for payload in source if isinstance(payload, MissionCreated))

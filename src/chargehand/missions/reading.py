@@ -276,6 +276,23 @@ def find_checkpoint(state: MissionState, name: str) -> Checkpoint:
     return next(iter(found.values()))
 
 
+def base_tree(state: MissionState) -> str:
+    """Return the tree a mission started from. Raises `RefusedError` if it ended before it had a base."""
+    if state.base is None:
+        hint = f"chargehand mission show {state.id}"
+        raise RefusedError(f"mission {state.id!r} ended before it had a base", code="no_base", hint=hint)
+    return state.base.tree
+
+
+def result_tree(state: MissionState) -> str:
+    """Return the promoted tree, otherwise the last checkpoint's, otherwise the base's."""
+    base = base_tree(state)
+    # After a roll-back the promoted tree is the base's: then the mission's result is in its last checkpoint.
+    if state.tree is not None and state.tree != base:
+        return state.tree
+    return state.checkpoints[-1].tree if state.checkpoints else base
+
+
 def mission_ref(mission: str) -> str:
     """Return the mission's branch in the depot."""
     return f"refs/chargehand/missions/{mission}"

@@ -17,23 +17,23 @@ import msgspec
 from chargehand.core.text import printable
 from chargehand.network.addresses import is_loopback
 
-HttpProblem = Literal["unreachable", "certificate", "timeout", "lost", "too_large", "invalid"]
+WebProblem = Literal["unreachable", "certificate", "timeout", "lost", "too_large", "invalid"]
 
 
-class HttpError(Exception):
+class WebError(Exception):
     """A request without a complete answer; the text has no address, header or body, which may hold a secret.
 
     `unreachable`: no connection was made, so nothing was sent. `lost`: the connection broke, and the request may
     have been carried out. `timeout`: the server was silent; `is_unsent` if it did not even accept the connection.
     """
 
-    def __init__(self, problem: HttpProblem, text: str, *, is_unsent: bool = False) -> None:
+    def __init__(self, problem: WebProblem, text: str, *, is_unsent: bool = False) -> None:
         super().__init__(text)
-        self.problem: HttpProblem = problem
+        self.problem: WebProblem = problem
         self.is_unsent = is_unsent
 
 
-class HttpReply(msgspec.Struct, frozen=True):
+class WebReply(msgspec.Struct, frozen=True):
     """A complete answer; the names of `headers` are in lower case."""
 
     status: int
@@ -53,7 +53,7 @@ class HttpReply(msgspec.Struct, frozen=True):
             raise ValueError("the answer is not a JSON document") from error
 
 
-class HttpStream:
+class WebStream:
     """An answer that is still being received."""
 
     def __init__(self, response: httpx.Response, largest: int) -> None:
@@ -64,20 +64,20 @@ class HttpStream:
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the body as it comes, of any length."""
-        with _as_http_errors():
+        with _as_web_errors():
             yield from self._response.iter_bytes()
 
-    def read(self) -> HttpReply:
-        """Read the whole body. Raises `HttpError` (`too_large`)."""
+    def read(self) -> WebReply:
+        """Read the whole body. Raises `WebError` (`too_large`)."""
         content = bytearray()
         for piece in self.pieces():
             content += piece
             if len(content) > self._largest:
-                raise HttpError("too_large", f"the answer is longer than {self._largest} bytes")
-        return HttpReply(self.status, self.headers, bytes(content))
+                raise WebError("too_large", f"the answer is longer than {self._largest} bytes")
+        return WebReply(self.status, self.headers, bytes(content))
 
 
-class HttpClient:
+class WebClient:
     """A client with one set of headers; a context manager, for one thread.
 
     It follows no redirect, since the target would get the credentials. It trusts the system's certificates, those
@@ -101,7 +101,7 @@ class HttpClient:
         # By whether the host is this machine, which no proxy is asked for, and whether it is encrypted.
         self._clients: dict[tuple[bool, bool], httpx.Client] = {}
 
-    def __enter__(self) -> HttpClient:
+    def __enter__(self) -> WebClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,15 +115,15 @@ class HttpClient:
 
     def send(
         self, method: str, address: str, *, content: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> HttpReply:
-        """Send a request and read its answer, whatever its status. Raises `HttpError`."""
+    ) -> WebReply:
+        """Send a request and read its answer, whatever its status. Raises `WebError`."""
         with self.stream(method, address, content=content, headers=headers) as answer:
             return answer.read()
 
     def status(
         self, method: str, address: str, *, content: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> int:
-        """Send a request and return the status; the body is not read: it could be endless. Raises `HttpError`."""
+        """Send a request and return the status; the body is not read: it could be endless. Raises `WebError`."""
         with self.stream(method, address, content=content, headers=headers) as answer:
             return answer.status
 
@@ -136,19 +136,19 @@ class HttpClient:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         silence: float | None = None,
-    ) -> Iterator[HttpStream]:
-        """Send a request whose answer is open in the block; `silence` replaces `seconds`. Raises `HttpError`."""
+    ) -> Iterator[WebStream]:
+        """Send a request whose answer is open in the block; `silence` replaces `seconds`. Raises `WebError`."""
         url = self._base + address
         timeout = self._timeout
         if silence is not None:
             timeout = httpx.Timeout(silence, connect=self._timeout.connect)
         with contextlib.ExitStack() as stack:
-            with _as_http_errors():
+            with _as_web_errors():
                 client = self._client(url)
                 answer = client.stream(method, url, content=content, headers=headers, timeout=timeout)
                 response = stack.enter_context(answer)
-            # Outside, so that the caller's own errors stay what they are.
-            yield HttpStream(response, self._largest)
+            # Outside, so that the caller's own errors pass unchanged.
+            yield WebStream(response, self._largest)
 
     def _client(self, url: str) -> httpx.Client:
         kind = (is_loopback(url), url.lower().startswith("https:"))
@@ -176,25 +176,25 @@ class HttpClient:
 
 
 @contextlib.contextmanager
-def _as_http_errors() -> Iterator[None]:
+def _as_web_errors() -> Iterator[None]:
     try:
         yield
     except httpx.TimeoutException as error:
         unsent = isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout)
-        raise HttpError("timeout", "no answer in time", is_unsent=unsent) from error
+        raise WebError("timeout", "no answer in time", is_unsent=unsent) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        raise _http_error(error) from error
+        raise _web_error(error) from error
 
 
-def _http_error(error: Exception) -> HttpError:
+def _web_error(error: Exception) -> WebError:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return HttpError("certificate", cause.verify_message, is_unsent=True)
+            return WebError("certificate", cause.verify_message, is_unsent=True)
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, httpx.ConnectError | httpx.ProxyError):
-        return HttpError("unreachable", printable(str(error)) or type(error).__name__, is_unsent=True)
+        return WebError("unreachable", printable(str(error)) or type(error).__name__, is_unsent=True)
     if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
-        return HttpError("lost", f"the connection broke ({type(error).__name__})")
+        return WebError("lost", f"the connection broke ({type(error).__name__})")
     # Without the text, which may repeat an address with a token.
-    return HttpError("invalid", f"the request cannot be sent ({type(error).__name__})", is_unsent=True)
+    return WebError("invalid", f"the request cannot be sent ({type(error).__name__})", is_unsent=True)

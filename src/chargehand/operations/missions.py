@@ -32,7 +32,7 @@ from chargehand.operations.operation import (
     Words,
 )
 from chargehand.policy.access import answer_action
-from chargehand.reports import story
+from chargehand.reports import showing, story
 from chargehand.reports.documents import MessageDocument, MissionDetails, MissionDocument, mission_document
 from chargehand.reports.outcome import explain_failures
 from chargehand.reports.reading import StateReader
@@ -215,7 +215,7 @@ def start_mission(app: App, call: NewMission, by: Caller) -> MissionDocument:
 @OPERATIONS.add("GET", "/missions/{mission}", action="mission.show", commands=("mission show",))
 def show_mission(reader: StateReader, call: NamedMission, by: Caller) -> MissionDetails:
     """Show everything about a mission."""
-    return missions.show_mission(reader, call.mission)[1]
+    return showing.show_mission(reader, call.mission)[1]
 
 
 @OPERATIONS.add("GET", "/missions/{mission}/events", action="mission.events")
@@ -252,7 +252,7 @@ def start_held_task(app: App, call: StartTask, by: Caller) -> TaskAllowedDocumen
 )
 def report_mission(reader: StateReader, call: ReportQuery, by: Caller) -> MissionReport | RawContent:
     """Report request, changes, decisions and cost."""
-    made, markdown = missions.report_mission(reader, call.mission)
+    made, markdown = showing.report_mission(reader, call.mission)
     return made if call.format == "json" else RawContent(markdown.encode(), "text/markdown; charset=utf-8")
 
 

@@ -245,14 +245,12 @@ def _commands_after_plan(state: MissionState) -> Iterator[str]:
 
 
 def _commands_to_settle(state: MissionState) -> Iterator[str]:
-    branch = exported_branch(state)
     mission = f"chargehand mission {{}} {state.id}"
     cause = mission_cause(state)
     if was_rolled_back(state):
         yield mission.format("promote") + "  # promotes it again"
     elif state.status == "promoted":
-        if branch is not None and (state.applied is None or state.applied.state != "done"):
-            yield f"git merge {branch}"
+        yield from _commands_after_promotion(state)
     # The worker first: it continues by itself once the quota is back; an answer only makes it try earlier.
     elif state.waits_for_quota is not None:
         yield "chargehand worker"
@@ -274,6 +272,17 @@ def _commands_to_settle(state: MissionState) -> Iterator[str]:
     elif state.status in ("planned", "running", "refused", "exhausted"):
         ended = state.status in ("refused", "exhausted")
         yield mission.format("continue") + " TEXT" if ended else mission.format("watch")
+
+
+def _commands_after_promotion(state: MissionState) -> Iterator[str]:
+    branch = exported_branch(state)
+    if any(each.state != "done" for each in state.deliveries.values() if each.commit == state.commit):
+        yield f"chargehand mission promote {state.id}  # delivers it again"
+    # The branch of an issue's mission is in a clone of ours: its request is merged at the forge.
+    elif state.request is not None and state.request.issue is not None:
+        return
+    elif branch is not None and (state.applied is None or state.applied.state != "done"):
+        yield f"git merge {branch}"
 
 
 def _commands_to_inspect(state: MissionState, failures: tuple[FailureDocument, ...]) -> Iterator[str]:

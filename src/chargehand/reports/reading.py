@@ -58,10 +58,17 @@ def find_registry(kind: str) -> Registry[Any]:
     # Imported only to check or show such a value.
     from chargehand.agents.clis import SPECS
     from chargehand.agents.kinds import AGENTS
+    from chargehand.forges.registries import FORGES
     from chargehand.models.registries import PROVIDERS
     from chargehand.sandbox.tiers import TIERS
 
-    found: dict[str, Registry[Any]] = {"agents": AGENTS, "clis": SPECS, "providers": PROVIDERS, "tiers": TIERS}
+    found: dict[str, Registry[Any]] = {
+        "agents": AGENTS,
+        "clis": SPECS,
+        "providers": PROVIDERS,
+        "tiers": TIERS,
+        "forges": FORGES,
+    }
     return found[kind]
 
 

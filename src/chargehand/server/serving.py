@@ -322,7 +322,17 @@ async def _start_worker(
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "chargehand", "worker", "--json", "--slots", str(slots), "--until-eof"),
+                *(
+                    sys.executable,
+                    "-m",
+                    "chargehand",
+                    "worker",
+                    "--json",
+                    "--slots",
+                    str(slots),
+                    "--until-eof",
+                    "--watch-forges",
+                ),
                 # The worker ends with the server (--until-eof), however the server ends.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import re
@@ -51,6 +52,16 @@ class Remote(Struct, frozen=True, kw_only=True):
     def shown_url(self) -> str:
         """The address without a password."""
         return re.sub(r"(?<=://)[^/@]*@", "", self.url)
+
+
+class RemoteLogin(Struct, frozen=True):
+    """User name and password for a remote; git gets them in its environment, which others cannot read."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"RemoteLogin({self.user!r}, …)"
 
 
 class HostCommand(Struct, frozen=True, kw_only=True):
@@ -103,7 +114,7 @@ def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, 
 def fetch_command(depot: Depot, remote: Remote) -> HostCommand:
     """Return the command that fetches all branches of a remote to `refs/chargehand/remotes/NAME/` of the depot."""
     return _command(
-        depot,
+        depot.git,
         remote,
         *(
             "fetch",
@@ -120,11 +131,18 @@ def fetch_command(depot: Depot, remote: Remote) -> HostCommand:
 
 def remote_tip_command(depot: Depot, remote: Remote, branch: str) -> HostCommand:
     """Return the command that prints a remote branch as id, tab, ref, or nothing if the branch is missing."""
-    return _command(depot, remote, "ls-remote", "--", remote.url, f"refs/heads/{branch}")
+    return _command(depot.git, remote, "ls-remote", "--", remote.url, f"refs/heads/{branch}")
 
 
 def push_command(
-    depot: Depot, remote: Remote, branch: str, *, commit: str | None, old: str | None, force: bool
+    depot: Depot,
+    remote: Remote,
+    branch: str,
+    *,
+    commit: str | None,
+    old: str | None,
+    force: bool,
+    login: RemoteLogin | None = None,
 ) -> HostCommand:
     """Return the command that sets a branch of a remote to `commit`, or removes it if `commit` is `None`.
 
@@ -135,11 +153,18 @@ def push_command(
     # Nothing after the colon means that the branch must not exist.
     lease = (f"--force-with-lease={ref}:{old or ''}",) if force or commit is None else ()
     words = ("push", "--porcelain", "--no-verify", "--no-follow-tags", "--no-recurse-submodules", *lease)
-    return _command(depot, remote, *words, "--", remote.url, f"{commit or ''}:{ref}")
+    return _command(depot.git, remote, *words, "--", remote.url, f"{commit or ''}:{ref}", login=login)
 
 
-def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
-    argv, environment = depot.git.command(*words)
+def update_command(clone: Repository, remote: Remote, branch: str, login: RemoteLogin | None) -> HostCommand:
+    """Return the command that sets a branch of a bare clone of ours to that of a remote, wherever it is there."""
+    ref = f"refs/heads/{branch}"
+    words = ("fetch", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules")
+    return _command(clone.git, remote, *words, "--", remote.url, f"+{ref}:{ref}", login=login)
+
+
+def _command(git: Git, remote: Remote, *words: str, login: RemoteLogin | None = None) -> HostCommand:
+    argv, environment = git.command(*words)
     own = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Perhaps no person is present to type a passphrase, and ssh would wait for it.
     own.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
@@ -155,6 +180,13 @@ def _command(depot: Depot, remote: Remote, *words: str) -> HostCommand:
             if key:
                 # A key without `=` is true; a key with an empty value is false.
                 configured.append((key, value if line else "true"))
+    if login is not None:
+        basic = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
+        # For this address alone, and instead of the user's helpers, which could ask or know another account.
+        configured += [
+            ("credential.helper", ""),
+            (f"http.{remote.url}.extraHeader", f"Authorization: Basic {basic}"),
+        ]
     if any(key == "core.sshcommand" for key, _ in configured) and "GIT_SSH_COMMAND" not in os.environ:
         del own["GIT_SSH_COMMAND"]
     settings: dict[str, str] = {}  # in the environment: others could read the arguments of a process

@@ -213,14 +213,14 @@ def _fetch_document(
     headers: Mapping[str, str] | None = None,
 ) -> object:
     """Return the JSON document at an address, `None` if there is none."""
-    from chargehand.network.http_client import HttpClient, HttpError
+    from chargehand.network.http_client import WebClient, WebError
 
     sent = dict(headers or {}) | ({} if content is None else {"Content-Type": "application/json"})
     try:
-        with HttpClient(seconds=seconds, connect_seconds=seconds) as client:
+        with WebClient(seconds=seconds, connect_seconds=seconds) as client:
             reply = client.send(method, url, content=content, headers=sent)
             return reply.document() if reply.status == 200 else None
-    except (HttpError, ValueError):
+    except (WebError, ValueError):
         return None
 
 

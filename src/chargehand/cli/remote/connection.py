@@ -26,7 +26,7 @@ from chargehand.core.errors import (
 )
 from chargehand.core.text import printable
 from chargehand.network.addresses import is_loopback
-from chargehand.network.http_client import HttpClient, HttpError, HttpReply
+from chargehand.network.http_client import WebClient, WebError, WebReply
 from chargehand.operations.commands import PREFIX, OperationSignature
 
 # Between bytes of an answer: slower work answers 202 after 20 s. The feed sends something every 15 s.
@@ -107,7 +107,7 @@ class ServerConnection:
     ) -> None:  # fmt: skip
         self.url, self._retries, self._sleep = url, retries, sleep
         self.version = __version__  # the server's, once it has answered
-        self._client = HttpClient(
+        self._client = WebClient(
             url,
             headers={"Authorization": f"Bearer {token}", "User-Agent": f"chargehand/{__version__}"},
             seconds=_SILENCE_SECONDS,
@@ -172,7 +172,7 @@ class ServerConnection:
                         if number:
                             headers["Last-Event-ID"] = number
                         yield signal
-            except HttpError as error:
+            except WebError as error:
                 if error.problem == "invalid":
                     raise _transport_error(self.url, error) from error
                 self._wait_to_retry(failed, error)
@@ -196,7 +196,7 @@ class ServerConnection:
 
     def _send(
         self, method: str, address: str, *, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> HttpReply:
+    ) -> WebReply:
         """Send a request, and send it again if its answer was lost or the server is rate-limiting."""
         content = None if body is None else json.dumps(body).encode()
         if content is not None:
@@ -205,7 +205,7 @@ class ServerConnection:
         while True:
             try:
                 response = self._client.send(method, address, content=content, headers=headers)
-            except HttpError as error:
+            except WebError as error:
                 # No server has received it yet; or a timeout occurred twice.
                 is_hopeless = (
                     error.is_unsent if failed == 0 else error.problem == "timeout" and not error.is_unsent
@@ -226,10 +226,10 @@ class ServerConnection:
         """Convert transport failures to our errors."""
         try:
             yield
-        except HttpError as error:
+        except WebError as error:
             raise _transport_error(self.url, error) from error
 
-    def _answer(self, response: HttpReply, route: OperationSignature | None = None) -> RemoteAnswer:
+    def _answer(self, response: WebReply, route: OperationSignature | None = None) -> RemoteAnswer:
         version = response.headers.get("chargehand-version", "")
         self.version = version or self.version
         is_json = response.media == "application/json"
@@ -270,7 +270,7 @@ class ServerConnection:
                 hint="a proxy in between may have cut it: ask again; a change may have been made (mission list)",
             ) from error
 
-    def _no_server(self, response: HttpReply) -> InfrastructureError:
+    def _no_server(self, response: WebReply) -> InfrastructureError:
         kind = response.headers.get("content-type", "") or "nothing"
         status = response.status
         return InfrastructureError(
@@ -297,7 +297,7 @@ def _query(values: Mapping[str, Any]) -> str:
     return f"?{urlencode(pairs)}" if pairs else ""
 
 
-def _error_of(response: HttpReply) -> dict[str, str]:
+def _error_of(response: WebReply) -> dict[str, str]:
     """Return the error in a server's answer, or {}."""
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         found = decode_as(response.content, dict[str, dict[str, str]]).get("error", {})
@@ -305,7 +305,7 @@ def _error_of(response: HttpReply) -> dict[str, str]:
     return {}
 
 
-def _transport_error(url: str, error: HttpError) -> InfrastructureError:
+def _transport_error(url: str, error: WebError) -> InfrastructureError:
     if error.problem == "certificate":
         return InfrastructureError(
             f"the certificate of {url} is invalid: {error}",

@@ -167,6 +167,10 @@ def show_result(out: Output, state: MissionState, failures: tuple[FailureDocumen
             out.text(f"  {what}    {export.state}: {export.reason}")
     if state.applied is not None and state.applied.state == "done":
         out.text(f"  applied   {state.applied.ref.removeprefix('refs/heads/')}")
+    for delivery in state.deliveries.values():
+        why = "".join(f"; {text}" for text in (delivery.reason, delivery.remedy) if text)
+        shown = delivery.ref if delivery.state == "done" else delivery.state
+        out.text(f"  {delivery.target:<9} {shown}{why}")
     out.text(f"  {summary(state)}")
     show_next(out, (*next_commands(state, failures), f"chargehand mission show {state.id}"), indent="  ")
 

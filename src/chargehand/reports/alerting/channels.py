@@ -26,7 +26,7 @@ from chargehand.network.addresses import is_loopback
 from chargehand.reports.alerting.words import NoticeDocument
 
 if TYPE_CHECKING:
-    from chargehand.network.http_client import HttpClient
+    from chargehand.network.http_client import WebClient
 
 _SECONDS = 5.0
 # Seconds before each retry.
@@ -110,18 +110,18 @@ class WebhookChannel:
 
     def send(self, notices: Sequence[NoticeDocument]) -> None:
         """Post the notices in order until one fails; each is tried three times at most."""
-        from chargehand.network.http_client import HttpClient
+        from chargehand.network.http_client import WebClient
 
         key = _secret(self._keys, self._secret) if self._secret else ""
-        with HttpClient(seconds=_SECONDS, connect_seconds=_SECONDS) as client:
+        with WebClient(seconds=_SECONDS, connect_seconds=_SECONDS) as client:
             for taken, notice in enumerate(notices):
                 try:
                     self._post(client, msgspec.json.encode(notice), key)
                 except ChannelFailedError as error:
                     raise ChannelFailedError(str(error), taken=taken) from None
 
-    def _post(self, client: HttpClient, body: bytes, key: str) -> None:
-        from chargehand.network.http_client import HttpError
+    def _post(self, client: WebClient, body: bytes, key: str) -> None:
+        from chargehand.network.http_client import WebError
 
         for pause in (*self._pauses, None):
             headers = {"Content-Type": "application/json"}
@@ -129,7 +129,7 @@ class WebhookChannel:
                 headers[SIGNATURE_HEADER] = signature(body, key, moment=int(time.time()))
             try:
                 status = client.status("POST", self._url, content=body, headers=headers)
-            except HttpError as error:
+            except WebError as error:
                 problem = f"no answer: {error}"
             else:
                 if 200 <= status < 300:

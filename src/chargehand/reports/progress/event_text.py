@@ -46,6 +46,7 @@ from chargehand.core.mission_events import (
     FeedbackGiven,
     FeedbackRetracted,
     ForecastMade,
+    ForgeActed,
     HeadSigned,
     MergeConflicted,
     MessageSent,
@@ -114,7 +115,7 @@ def describe(payload: Payload) -> str:
         _describe_start,
         _describe_message,
         _describe_question,
-        _describe_truth,
+        _describe_later,
         _describe_action,
         _describe_attempt,
         _describe_sandbox,
@@ -485,7 +486,7 @@ def _describe_result(event: Payload) -> str | None:
     return None
 
 
-def _describe_truth(event: Payload) -> str | None:
+def _describe_later(event: Payload) -> str | None:
     match event:
         case PromotionFollowed():
             where = f"from {event.branch}" if event.fate == "rewritten" else f"on {event.branch}"
@@ -496,6 +497,9 @@ def _describe_truth(event: Payload) -> str | None:
             return _shorten(f"{event.identity}: the result is {'good' if event.good else 'bad'}{at}{note}")
         case FeedbackRetracted():
             return f"{event.identity} retracted their feedback"
+        case ForgeActed():
+            who = f" by {event.identity}" if event.identity else ""
+            return f"at the forge: {event.key}{who}{f' ({event.url})' if event.url else ''}"
     return None
 
 

@@ -159,7 +159,7 @@ class TraceExporter:
 
 def send_spans(config: TracesConfig, spans: Sequence[Span], *, secret: str | None) -> None:
     """Post spans to the configured collector. Raises `ExportFailedError`."""
-    from chargehand.network.http_client import HttpClient, HttpError
+    from chargehand.network.http_client import WebClient, WebError
 
     assert config.endpoint is not None
     base = config.endpoint.rstrip("/")
@@ -167,9 +167,9 @@ def send_spans(config: TracesConfig, spans: Sequence[Span], *, secret: str | Non
     headers = {"Content-Type": "application/json"} | ({config.header: secret} if secret else {})
     body = json.dumps(otlp_document(spans)).encode()
     try:
-        with HttpClient(seconds=_REQUEST_SECONDS) as client:
+        with WebClient(seconds=_REQUEST_SECONDS) as client:
             status = client.status("POST", url, content=body, headers=headers)
-    except HttpError as error:
+    except WebError as error:
         raise ExportFailedError(f"no answer from the collector: {error}") from None
     if not 200 <= status < 300:
         # Only errors in the spans themselves are permanent.

@@ -86,7 +86,7 @@ class ForgeCase(Struct, frozen=True, kw_only=True):
         name = repository or self.repository
         found = self.forge.repository(name)
         clone = self.scratch / name.replace("/", "-")
-        address = _with_login(found.clone_url, self.forge.git_login())
+        address = with_login(found.clone_url, self.forge.git_login())
         if not clone.exists():
             run_git(self.scratch, "clone", "-q", address, str(clone))
         if found.default_branch is None:
@@ -139,7 +139,8 @@ def run_git(directory: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _with_login(address: str, login: GitLogin | None) -> str:
+def with_login(address: str, login: GitLogin | None) -> str:
+    """Return an address for git with a login in it, for trials alone: others can read it."""
     if login is None or not address.startswith("http"):
         return address
     scheme, _, rest = address.partition("://")

@@ -179,6 +179,9 @@ class ForgeContract:
         edited = forge.edit_comment(name, number, comment.id, f"{text} edited")
         assert (edited.id, edited.body) == (comment.id, f"{text} edited")
         assert [each.body for each in forge.comments(name, number)] == [f"{text} edited"]
+        for _ in range(2):
+            forge.delete_comment(name, number, comment.id)
+        assert forge.comments(name, number) == []
 
     def test_a_text_that_is_not_unicode_is_invalid(self, case: ForgeCase) -> None:
         number = case.host.create_issue(case.repository, "bug")

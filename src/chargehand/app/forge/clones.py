@@ -1,0 +1,97 @@
+"""Bare clones of forges' repositories, from which missions of issues start, and pushes to the forge.
+
+The login is given to git alone, in its environment: no sandbox gets it, and no file has it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from chargehand.core.redaction import Redactor
+from chargehand.core.text import printable
+from chargehand.forges.contract import Forge, ForgeError, ForgeRepository
+from chargehand.network.addresses import is_loopback
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.remotes import HostCommand, Remote, RemoteLogin, push_command, update_command
+from chargehand.workspace.repository import Repository
+
+_SECONDS = 600.0
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(?:/[A-Za-z0-9_.-]{1,100}){1,10}")
+_LOST = ("could not resolve host", "failed to connect", "connection", "timed out", "early eof", "rpc failed")
+_DENIED = ("authentication failed", "could not read username", "403", "401")
+_REFUSED = ("protected", "non-fast-forward", "fetch first", "hook declined", "stale info", "[remote rejected]")
+
+
+def update_clone(home: Path, account: str, forge: Forge, repository: ForgeRepository, branch: str) -> Path:
+    """Return the bare clone of a repository, with `branch` as it is at the forge now. Raises `ForgeError`."""
+    if not _NAME.fullmatch(repository.name) or ".." in repository.name.split("/"):
+        raise ForgeError("invalid", f"{repository.name!r} is not the name of a repository")
+    place = home / "forges" / account / f"{repository.name}.git"
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=place.parent) as temporary:
+            made = Path(temporary) / "clone"
+            # `-b` also makes it the branch of HEAD, so that commands without a revision start there.
+            words = ["git", "init", "--quiet", "--bare", "--template=", f"--initial-branch={branch}", str(made)]
+            subprocess.run(words, check=True, capture_output=True, cwd="/")
+            try:
+                made.rename(place)
+            except OSError:  # another process made it meanwhile
+                shutil.rmtree(made, ignore_errors=True)
+    clone = Repository(path=place, git_dir=place, common_dir=place, bare=True, branch=branch)
+    remote, login = _remote(repository), _login(forge)
+    _run(update_command(clone, remote, branch, login), login, f"fetch {branch} of {repository.name}")
+    return place
+
+
+def push_branch(
+    depot: Depot, forge: Forge, repository: ForgeRepository, branch: str, *, commit: str, old: str | None
+) -> None:
+    """Push a commit to a branch that is at `old`, or is new; only as a fast-forward. Raises `ForgeError`."""
+    remote, login = _remote(repository), _login(forge)
+    command = push_command(depot, remote, branch, commit=commit, old=old, force=False, login=login)
+    _run(command, login, f"push {branch} to {repository.name}")
+
+
+def _remote(repository: ForgeRepository) -> Remote:
+    url = repository.clone_url
+    protocol = urlsplit(url).scheme
+    if protocol not in ("https", "ssh", "file") and not (protocol == "http" and is_loopback(url)):
+        raise ForgeError(
+            "invalid", f"{repository.name} is not reached by https, ssh or a file", hint="use https://"
+        )
+    return Remote(name="forge", url=url.removeprefix("file://"), protocol=protocol)
+
+
+def _login(forge: Forge) -> RemoteLogin | None:
+    login = forge.git_login()
+    return None if login is None else RemoteLogin(login.user, login.password)
+
+
+def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
+    try:
+        done = subprocess.run(
+            command.argv,
+            env=dict(command.environment),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ForgeError("unreachable", f"cannot {what}: git did not end in {_SECONDS:.0f} s") from None
+    if done.returncode:
+        said = (done.stderr + b"\n" + done.stdout).decode(errors="replace")
+        shown = Redactor({"token": login.password} if login else {}).text(printable(said)).strip()
+        lower = shown.lower()
+        lines = [line for line in shown.splitlines() if line.startswith(("fatal:", "error:", "remote:", "!"))]
+        reason = "; ".join(lines[:3]) or f"git ended with {done.returncode}"
+        for problem, signs in (("refused", _REFUSED), ("denied", _DENIED), ("unreachable", _LOST)):
+            if any(sign in lower for sign in signs):
+                raise ForgeError(problem, f"cannot {what}: {reason}")  # type: ignore[arg-type]
+        raise ForgeError("refused", f"cannot {what}: {reason}")

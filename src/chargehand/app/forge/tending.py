@@ -1,0 +1,424 @@
+"""Tending the issues that are worked on: progress, questions, answers, reviews, red checks, and the end.
+
+One visit reads the facts at the forge and the mission's state, and carries out all acts that are due. Each act is
+looked for first or recorded in the mission's log, so that a visit may be repeated after any interruption. Only
+people with write right decide anything, and their right is read at each visit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry
+from chargehand.app.forge.claims import ClaimMark, WriteRights, find_claim, with_mark
+from chargehand.app.forge.clones import update_clone
+from chargehand.app.forge.memo import ForgeMemos, Story
+from chargehand.app.forge.request_target import NAME, STATUS
+from chargehand.app.forge.texts import (
+    IssueCommand,
+    Remark,
+    approval_text,
+    is_ours,
+    mark,
+    progress_text,
+    question_text,
+    read_command,
+    round_request,
+)
+from chargehand.core.errors import ChargehandError
+from chargehand.core.mission_events import ForgeActed
+from chargehand.core.records import IssueLink
+from chargehand.core.state import ENDED, MissionState, Question
+from chargehand.forges.contract import CommitStatus, Forge, ForgeComment, ForgeError, ForgeRequest, ReviewComment
+from chargehand.reports.reading import StateReader
+
+# The text of an open issue's progress names the time in steps of this: each edit renews the claim.
+_STEP = timedelta(minutes=20)
+# Comments on lines that are not part of a review are collected for so long.
+QUIET = timedelta(seconds=20)
+_LARGEST_LOG = 12_000
+
+
+class Deeds(Protocol):
+    """The effects of a visit on missions; `identity` is that of the person whose word causes it."""
+
+    def open_question(self, mission: str) -> tuple[str, Question] | None:
+        """Return the question that a person may answer now, with the mission that asks it."""
+        ...
+
+    def answer(self, mission: str, question: str, text: str, *, identity: str) -> None:
+        """Answer a question. Raises `ChargehandError`."""
+        ...
+
+    def change_to_decide(self, mission: str) -> tuple[str, str] | None:
+        """Return the tree that waits for a person's approval, with its patch; `None` without such a tree."""
+        ...
+
+    def decide(self, mission: str, tree: str, *, promote: bool, identity: str) -> None:
+        """Promote exactly a tree, or discard the result. Raises `ChargehandError`."""
+        ...
+
+    def cancel(self, mission: str, *, identity: str) -> None:
+        """Cancel a mission; an ended mission stays as it is."""
+        ...
+
+    def deliver(self, mission: str) -> None:
+        """Repeat the unfinished deliveries of a promoted mission. Raises `ChargehandError`."""
+        ...
+
+    def follow_up(self, mission: str, text: str, link: IssueLink, *, identity: str) -> str:
+        """Continue a promoted mission with a further round, once; return its id. Raises `ChargehandError`."""
+        ...
+
+
+class Tender(Struct, frozen=True, kw_only=True):
+    """Visits issues; `quiet` is how long comments on lines are collected.
+
+    `seen` has the facts of the last visit of each issue: if two visits in a row found the same, comments and
+    reviews are not read again.
+    """
+
+    reader: StateReader
+    memos: ForgeMemos
+    deeds: Deeds
+    quiet: timedelta = QUIET
+    seen: dict[str, tuple[object, int]] = {}
+
+    def visit(self, story: Story) -> None:
+        """Carry out all acts that are due for one issue. Raises `ForgeError`, `ChargehandError`."""
+        accounts = ForgeAccounts(self.reader)
+        state = self.reader.mission_state(story.mission)
+        if state.request is None or state.request.issue is None:
+            self.memos.remove(story)
+            return
+        with accounts.open(story.account) as forge:
+            visit = _Visit(self, accounts.entry(story.account), forge, story, state, state.request.issue)
+            try:
+                if state.status not in ENDED:
+                    visit.tend_open()
+                elif state.status == "promoted" and state.commit is not None:
+                    visit.tend_promoted()
+                else:
+                    visit.end()
+            except ForgeError as error:
+                if error.problem != "missing":
+                    raise
+                # Deleted, or invisible by now.
+                self.deeds.cancel(story.mission, identity=f"forge:{story.account}")
+                visit.record("gone")
+                self.memos.remove(story)
+
+
+class _Visit:
+    def __init__(
+        self, tender: Tender, entry: ForgeEntry, forge: Forge, story: Story, state: MissionState, link: IssueLink
+    ) -> None:
+        self._tender, self._entry, self._forge = tender, entry, forge
+        self._story, self._state, self._link = story, state, link
+        self._may = WriteRights(forge, link.repository)
+        log = tender.reader.store.log.read(state.id, types=(ForgeActed.type,))
+        from chargehand.core.events import read_payload
+
+        self._acted = {each.key for each in map(read_payload, log) if isinstance(each, ForgeActed)}
+
+    # --- while the mission is not over
+
+    def tend_open(self) -> None:
+        """Cancel the mission if its issue is closed, pass answers on, ask, and show progress."""
+        link, forge = self._link, self._forge
+        issue = forge.issue(link.repository, link.number)
+        if self._is_known((issue.updated, issue.is_open, self._state.updated, self._step())):
+            return
+        comments = forge.comments(link.repository, link.number)
+        holds = find_claim(comments, may_claim=self._may)
+        if holds is None or holds.comment.id != link.claim:
+            self._tender.deeds.cancel(self._state.id, identity=f"forge:{self._story.account}")
+            self.record("lost")
+            self._tender.memos.remove(self._story)
+            return
+        if not issue.is_open and not link.request:
+            self._tender.deeds.cancel(self._state.id, identity=f"forge:{self._story.account}")
+            self.record("closed")
+            self.end(comments)
+            return
+        for comment, command in self._commands(comments):
+            self._obey(comment, command, comments)
+        asked = self._tender.deeds.open_question(self._state.id)
+        if asked is not None and not asked[1].until:
+            text = question_text(asked[0], asked[1])
+            self._ask(f"asked/{asked[0]}/{asked[1].id}", text, self._find_ours(_question_mark(*asked), comments))
+        change = self._tender.deeds.change_to_decide(self._state.id)
+        if change is not None:
+            tree, patch = change
+            reasons = [each.message for each in self._state.reasons]
+            text = approval_text(self._state.id, tree, reasons, patch)
+            self._ask(
+                f"asked/{tree}", text, self._find_ours(mark("approval", f"{self._state.id}/{tree}"), comments)
+            )
+        self._show(comments)
+
+    def _is_known(self, facts: object) -> bool:
+        """Return whether the last two visits found these facts; with times in seconds, one is not enough."""
+        before, times = self._tender.seen.get(self._story.key, (None, 0))
+        times = times + 1 if before == facts else 0
+        self._tender.seen[self._story.key] = (facts, times)
+        return times > 1
+
+    def _step(self) -> datetime:
+        now = self._tender.reader.clock.now()
+        return now - (now - datetime.min.replace(tzinfo=now.tzinfo)) % _STEP
+
+    def _commands(self, comments: Sequence[ForgeComment]) -> list[tuple[ForgeComment, IssueCommand]]:
+        found = []
+        for comment in comments:
+            command = read_command(comment.body) if comment.id > self._link.claim else None
+            if command is not None and f"{command.name}/{comment.id}" not in self._acted:
+                found.append((comment, command))
+        # The right as it is now, not as it was when the comment was written.
+        return [(comment, command) for comment, command in found if self._may(comment.author)]
+
+    def _obey(self, comment: ForgeComment, command: IssueCommand, comments: Sequence[ForgeComment]) -> None:
+        identity = self._identity(comment.author)
+        problem = ""
+        if command.name == "stop":
+            self._tender.deeds.cancel(self._state.id, identity=identity)
+        elif command.name in ("answer", "promote", "discard"):
+            try:
+                act = self._answer if command.name == "answer" else self._decide
+                if not act(comment, command, comments, identity):
+                    problem = "Nothing is asked that this could answer."
+            except ChargehandError as error:
+                if isinstance(error, ForgeError):
+                    raise
+                problem = error.message
+        else:
+            return
+        if problem:
+            text = (
+                f"This was not taken as an answer.\n\n{_as_words(problem)}\n\n{mark('refused', str(comment.id))}"
+            )
+            if not any(mark("refused", str(comment.id)) in each.body for each in comments):
+                self._forge.add_comment(self._link.repository, self._link.number, text)
+        self.record(f"{command.name}/{comment.id}", comment=comment.id, url=comment.url, identity=identity)
+
+    def _answer(
+        self, comment: ForgeComment, command: IssueCommand, comments: Sequence[ForgeComment], identity: str
+    ) -> bool:
+        asked = self._tender.deeds.open_question(self._state.id)
+        where = self._find_ours(_question_mark(*asked), comments) if asked is not None else None
+        # An answer is for the question above it, not for one that was asked later.
+        if asked is None or where is None or comment.id < where.id:
+            return False
+        self._tender.deeds.answer(asked[0], asked[1].id, command.text, identity=identity)
+        return True
+
+    def _decide(
+        self, comment: ForgeComment, command: IssueCommand, comments: Sequence[ForgeComment], identity: str
+    ) -> bool:
+        change = self._tender.deeds.change_to_decide(self._state.id)
+        if change is None:
+            return False
+        where = self._find_ours(mark("approval", f"{self._state.id}/{change[0]}"), comments)
+        if where is None or comment.id < where.id:
+            return False
+        promote = command.name == "promote"
+        self._tender.deeds.decide(self._state.id, change[0], promote=promote, identity=identity)
+        return True
+
+    def _find_ours(self, wanted: str, comments: Sequence[ForgeComment]) -> ForgeComment | None:
+        return next((each for each in comments if wanted in each.body and self._may(each.author)), None)
+
+    def _ask(self, key: str, text: str, found: ForgeComment | None) -> None:
+        if found is None:
+            found = self._forge.add_comment(self._link.repository, self._link.number, text)
+        if key not in self._acted:
+            self.record(key, comment=found.id, url=found.url)
+
+    # --- once the result is promoted
+
+    def tend_promoted(self) -> None:
+        """Finish the delivery; then follow the request: rounds, merge, end."""
+        state, link, forge = self._state, self._link, self._forge
+        delivery = state.deliveries.get(NAME)
+        if delivery is None or delivery.commit != state.commit or delivery.state != "done":
+            self._tender.deeds.deliver(state.id)
+            self._show(None)
+            return
+        if f"shown/{state.commit}" not in self._acted:
+            # A first look at the request would find nothing new.
+            self._show(None, delivery.ref)
+            self.record(f"shown/{state.commit}", url=delivery.ref)
+            return
+        request = self._find_request()
+        if request is None:
+            return
+        if request.merged is not None:
+            self._finish(request, "merged", request.merged)
+            return
+        if not request.is_open:
+            self._finish(request, "closed", "")
+            return
+        statuses = forge.statuses(link.repository, request.head_commit)
+        known = self._is_known((request.updated, request.mergeable, statuses)) and request.updated is not None
+        if request.head_commit == state.commit and not known:
+            self._follow(request, statuses)
+
+    def _find_request(self) -> ForgeRequest | None:
+        link = self._link
+        if self._story.request:
+            return self._forge.request(link.repository, self._story.request)
+        found = self._forge.find_requests(link.repository, link.branch)
+        if found:
+            self._story = replace(self._story, request=found[0].number)
+            self._tender.memos.put(self._story)
+        return found[0] if found else None
+
+    def _finish(self, request: ForgeRequest, how: str, commit: str) -> None:
+        link, forge = self._link, self._forge
+        if how == "merged":
+            if forge.issue(link.repository, link.number).is_open:
+                forge.change_issue(link.repository, link.number, is_open=False)
+            # The clone then shows whether the change survives on its branch.
+            update_clone(
+                self._tender.reader.home,
+                self._story.account,
+                forge,
+                forge.repository(link.repository),
+                link.target,
+            )
+        self.record(how, number=request.number, url=request.url, commit=commit)
+        self._show(None, request.url, more=f"the request was {how}", over=True)
+        self._tender.memos.remove(self._story)
+
+    def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> None:
+        link, forge = self._link, self._forge
+        remarks, authors = self._remarks(request, statuses)
+        if remarks:
+            if link.round >= self._entry.config.rounds:
+                if "rounds" not in self._acted:
+                    text = (
+                        f"**Chargehand** has worked on {link.round} rounds of remarks and stops here;"
+                        f" a person has to go on.\n\n{mark('rounds', self._state.id)}"
+                    )
+                    forge.add_comment(link.repository, request.number, text, is_request=True)
+                    self.record("rounds", number=request.number)
+                return
+            keys = tuple(each.key for each in remarks)
+            further = replace(link, request=request.number, round=link.round + 1, remarks=keys)
+            identity = self._identity(authors[0]) if authors else f"forge:{self._story.account}"
+            mission = self._tender.deeds.follow_up(
+                self._state.id, round_request(further, remarks), further, identity=identity
+            )
+            self._tender.memos.put(replace(self._story, mission=mission))
+            self.record(f"round/{further.round}", number=request.number, url=request.url, identity=identity)
+        elif self._entry.config.merge == "approved" and self._may_merge(request, statuses):
+            method = self._entry.config.merge_method
+            forge.merge(link.repository, request.number, commit=request.head_commit, method=method)
+            self.record("merge", number=request.number, commit=request.head_commit)
+
+    def _remarks(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> tuple[list[Remark], list[str]]:
+        """Return the remarks to work on, and the people who wrote them; nothing while they still write."""
+        link, forge, number = self._link, self._forge, request.number
+        reviews = forge.reviews(link.repository, number)
+        lines = forge.review_comments(link.repository, number)
+        talk = forge.comments(link.repository, number, is_request=True)
+        said = self._own_words((*lines, *talk))
+        done = {key for text in said.split("<!-- chargehand:reply ")[1:] for key in text.split(" -->")[0].split()}
+        found: list[Remark] = []
+        newest: list[datetime] = []
+        for line in lines:
+            key = f"line/{line.id}"
+            if key not in done and not line.resolved and not is_ours(line.body) and self._may(line.author):
+                place = f"{line.path}:{line.line}" if line.line else line.path
+                found.append(Remark(key=key, author=line.author, text=line.body, place=place))
+                newest.append(line.created)
+        for review in reviews:
+            key = f"review/{review.id}"
+            wanted = review.state == "changes" or (review.state == "commented" and review.body.strip())
+            if wanted and review.body.strip() and key not in done and self._may(review.author):
+                found.append(Remark(key=key, author=review.author, text=review.body))
+        for comment in talk:
+            key, command = f"comment/{comment.id}", read_command(comment.body)
+            if command and command.name == "revise" and key not in done and self._may(comment.author):
+                found.append(Remark(key=key, author=comment.author, text=command.text))
+        now = self._tender.reader.clock.now()
+        if newest and now - max(newest) < self._tender.quiet:
+            return [], []
+        authors = [each.author for each in found]
+        return found + self._red_checks(request, statuses, done), authors
+
+    def _own_words(self, comments: Sequence[ForgeComment | ReviewComment]) -> str:
+        """Return the texts of Chargehand: anyone can copy a mark, but not with the rights of its accounts."""
+        return "\n".join(each.body for each in comments if is_ours(each.body) and self._may(each.author))
+
+    def _red_checks(self, request: ForgeRequest, statuses: Sequence[CommitStatus], done: set[str]) -> list[Remark]:
+        statuses = [each for each in statuses if each.context != STATUS]
+        if any(each.state == "pending" for each in statuses):
+            return []
+        found = []
+        for each in statuses:
+            key = f"check/{each.context.replace(' ', '_')}/{request.head_commit[:12]}"
+            if each.state in ("failure", "error") and key not in done:
+                log = self._forge.read_log(self._link.repository, each, most=_LARGEST_LOG)
+                text = f"The check {each.context} is red: {each.description}\n{log}".strip()
+                found.append(Remark(key=key, author="the forge's checks", text=text))
+        return found
+
+    def _may_merge(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> bool:
+        link = self._link
+        latest = {
+            each.author: each
+            for each in self._forge.reviews(link.repository, request.number)
+            if each.state != "commented" and each.author != request.author and self._may(each.author)
+        }
+        approved = any(each.state == "approved" and each.commit == request.head_commit for each in latest.values())
+        objected = any(each.state == "changes" for each in latest.values())
+        green = bool(statuses) and all(each.state == "success" for each in statuses)
+        return approved and not objected and green and request.mergeable is not False and not request.draft
+
+    # --- the progress comment, and the end
+
+    def end(self, comments: Sequence[ForgeComment] | None = None) -> None:
+        """Show how the mission ended, release the claim, and look no more."""
+        self._show(comments, over=True)
+        self._tender.memos.remove(self._story)
+
+    def _show(
+        self, comments: Sequence[ForgeComment] | None, url: str = "", *, more: str = "", over: bool = False
+    ) -> None:
+        """Edit the progress comment, unless it is known to say the same."""
+        link = self._link
+        state = self._tender.reader.mission_state(self._state.id)
+        if not more and state.status not in ENDED:
+            more = f"last seen {self._step():%Y-%m-%d %H:%M} UTC"
+        blocked = state.deliveries.get(NAME)
+        if blocked is not None and blocked.state != "done" and blocked.commit == state.commit:
+            more = f"the request is {blocked.state}: {blocked.reason}"
+        made = ClaimMark(mission=state.id, after=link.after, state="released" if over else "held")
+        text = with_mark(progress_text(state, link, url, more), made)
+        if not any(each.id == link.claim and text == each.body.replace("\r\n", "\n") for each in comments or ()):
+            self._forge.edit_comment(link.repository, link.number, link.claim, text)
+
+    def record(self, key: str, **more: object) -> None:
+        """Record an act in the mission's log."""
+        event = ForgeActed(key=key, **more)  # type: ignore[arg-type]
+        self._tender.reader.store.log.append(self._state.id, event, durable=True)
+        self._acted.add(key)
+
+    def _identity(self, login: str) -> str:
+        return f"forge:{self._story.account}/{login}"
+
+
+def _question_mark(mission: str, asked: Question) -> str:
+    return mark("question", f"{mission}/{asked.id}")
+
+
+def _as_words(text: str) -> str:
+    from chargehand.reports.markdown import words
+
+    return words(text)

@@ -1,0 +1,497 @@
+"""Use cases of forges: accounts, taking an issue, tending the taken ones, watching, and webhooks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from chargehand.app.checkpoints import mission_difference
+from chargehand.app.composition import App
+from chargehand.app.configuration import keep_secret, set_configuration
+from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, open_entry
+from chargehand.app.forge.claims import claim_issue
+from chargehand.app.forge.clones import update_clone
+from chargehand.app.forge.memo import ForgeMemos, Story
+from chargehand.app.forge.tending import QUIET, Tender
+from chargehand.app.forge.texts import issue_request, progress_text, read_command
+from chargehand.app.missions import (
+    addressed_mission,
+    answer_mission,
+    cancel_mission,
+    discard_mission,
+    promote_mission,
+)
+from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
+from chargehand.app.runs import branch_slug, prepare_run
+from chargehand.app.worker import ensure_worker
+from chargehand.configuration.run_options import RunRequest
+from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
+from chargehand.core.ids import keyed_id, new_id
+from chargehand.core.mission_events import PROMOTE
+from chargehand.core.records import IssueLink
+from chargehand.core.state import ENDED, Question
+from chargehand.durable.admission import ConcurrencyLimit
+from chargehand.forges.contract import Forge, ForgeError, ForgeIssue, ForgeRepository, IssueAddress
+from chargehand.missions.reading import result_tree
+from chargehand.reports.documents import Document
+from chargehand.reports.reading import StateReader
+
+if TYPE_CHECKING:
+    from chargehand.configuration.trust import ConfirmTrust
+
+_LOG = logging.getLogger("chargehand.forges")
+# Between two looks at a repository, and between two visits of the issues that are worked on.
+LOOK_SECONDS, VISIT_SECONDS = 60.0, 15.0
+_STEP_SECONDS = 2.0
+# After a failure, so that a forge that is down, or an issue that cannot be taken, is not tried all the time.
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 900.0
+
+
+class AccountDocument(Document, frozen=True):
+    """An account of [forges]; `login` and `lacks` if it was tried, else its `problem`. `lacks` null: unknown.
+
+    `token` is the name of the secret, null for a forge without tokens.
+    """
+
+    name: str
+    kind: str
+    url: str
+    token: str | None
+    stored: bool
+    repositories: tuple[str, ...]
+    login: str | None = None
+    lacks: tuple[str, ...] | None = None
+    problem: str | None = None
+
+
+class AccountList(Document, frozen=True):
+    """`forge list`: all accounts, and the issues that are worked on."""
+
+    accounts: tuple[AccountDocument, ...]
+    issues: tuple[Story, ...]
+
+
+def list_forges(reader: StateReader) -> AccountList:
+    """Return the configured accounts, without asking any forge. Raises `ConfigError`."""
+    entries = ForgeAccounts(reader).entries().values()
+    stories = ForgeMemos(reader.store.followers).load().stories
+    return AccountList(accounts=tuple(_account(reader, each) for each in entries), issues=tuple(stories.values()))
+
+
+def _account(reader: StateReader, entry: ForgeEntry) -> AccountDocument:
+    return AccountDocument(
+        name=entry.name,
+        kind=entry.config.kind,
+        url=entry.url,
+        token=entry.token if entry.kind.token else None,
+        stored=reader.credentials.describe(entry.token) is not None,
+        repositories=entry.config.repositories,
+    )
+
+
+def test_forge(reader: StateReader, name: str) -> AccountDocument:
+    """Ask a forge for the account of the token, and for each watched repository.
+
+    A failure is the document's `problem`. Raises `NotFoundError`.
+    """
+    entry = ForgeAccounts(reader).entry(name)
+    made = _account(reader, entry)
+    try:
+        forge = open_entry(entry, reader.credentials.get(entry.token) or "")
+        with contextlib.closing(forge):
+            account = forge.account()
+            made = msgspec.structs.replace(made, login=account.login, lacks=account.lacks)
+            for repository in entry.config.repositories:
+                _require_writable(forge.repository(repository))
+    except ChargehandError as error:
+        return msgspec.structs.replace(made, problem=": ".join(filter(None, (error.message, error.hint))))
+    return made
+
+
+def log_in(
+    reader: StateReader, name: str, *, kind: str | None, url: str | None, read: Callable[[], str]
+) -> AccountDocument:
+    """Store a token that the forge accepts, and add the account to the user's configuration.
+
+    `read` returns the token. Raises `UsageError`, `ForgeError`, `NotFoundError` for an unknown kind.
+    """
+    from chargehand.core.config import ForgeConfig
+    from chargehand.forges.registries import FORGES
+
+    known = reader.user_configuration().config.forges.get(name, ForgeConfig())
+    config = replace(known, kind=kind or known.kind, url=url or known.url)
+    entry = ForgeEntry(name=name, config=config, kind=FORGES.find(config.kind))
+    if config.url is None and not entry.kind.url:
+        raise UsageError(
+            f"a forge of kind {config.kind} needs an address", code="forge_url", hint="give --url https://…"
+        )
+    token = read() if entry.kind.token else ""
+    with contextlib.closing(open_entry(entry, token)) as forge:
+        account = forge.account()
+    # The file first: it refuses names and addresses that are not valid.
+    set_configuration(reader, f"forges.{name}.kind", config.kind)
+    if config.url is not None:
+        set_configuration(reader, f"forges.{name}.url", config.url)
+    if token:
+        keep_secret(reader, entry.token, read=lambda: token)
+    return msgspec.structs.replace(_account(reader, entry), login=account.login, lacks=account.lacks)
+
+
+def log_out(reader: StateReader, name: str) -> AccountDocument:
+    """Remove the stored token of an account; its configuration stays. Raises `NotFoundError`."""
+    from chargehand.app.configuration import remove_secret
+
+    entry = ForgeAccounts(reader).entry(name)
+    remove_secret(reader, entry.token)
+    return _account(reader, entry)
+
+
+# --- taking an issue
+
+
+def take_issue(
+    app: App, address: str, request: RunRequest, *, confirm_trust: ConfirmTrust | None = None, again: bool = False
+) -> str:
+    """Claim an issue, and record a mission that resolves it; return the mission's id.
+
+    It starts from the target branch as it is at the forge. Nothing is claimed for a request that could not begin.
+    Raises `UsageError`, `ForgeError`, `RefusedError` (`issue_closed`, `issue_taken`, `issue_request`) and the
+    errors of `record_mission`.
+    """
+    if request.text is not None or request.file is not None or request.repo or request.base:
+        raise UsageError(
+            "--issue comes with its own text, repository and base",
+            hint="leave out TEXT, --file, --repo and --base; write more into the issue",
+        )
+    accounts = ForgeAccounts(app)
+    entry, found = accounts.find(address)
+    with accounts.open(entry.name) as forge:
+        issue = _require_open(forge, found)
+        return _take(app, entry, forge, issue, request, confirm_trust=confirm_trust, again=again)
+
+
+def _require_open(forge: Forge, address: IssueAddress) -> ForgeIssue:
+    if address.is_request:
+        raise RefusedError(
+            f"{address.repository}#{address.number} is a request to merge, not an issue",
+            code="issue_request",
+            hint="name the issue; remarks on a request of Chargehand's start its next round by themselves",
+        )
+    issue = forge.issue(address.repository, address.number)
+    if not issue.is_open:
+        raise RefusedError(f"{issue.url} is closed", code="issue_closed", hint="reopen it at the forge")
+    return issue
+
+
+def _require_writable(repository: ForgeRepository) -> str:
+    """Return the default branch. Raises `ForgeError`."""
+    if repository.archived:
+        raise ForgeError("refused", f"{repository.name} is archived", hint="unarchive it at the forge")
+    if repository.right not in ("write", "admin"):
+        raise ForgeError(
+            "forbidden",
+            f"the account may only {repository.right or 'read'} {repository.name}",
+            hint="give it write right there: it pushes a branch and opens a request",
+        )
+    if repository.default_branch is None:
+        raise ForgeError("refused", f"{repository.name} has no commit", hint="push a first commit")
+    return repository.default_branch
+
+
+def _take(
+    app: App,
+    entry: ForgeEntry,
+    forge: Forge,
+    issue: ForgeIssue,
+    request: RunRequest,
+    *,
+    confirm_trust: ConfirmTrust | None,
+    again: bool,
+) -> str:
+    repository = forge.repository(issue.repository)
+    target = entry.config.target or _require_writable(repository)
+    _require_writable(repository)
+    comments = forge.comments(issue.repository, issue.number)
+    clone = update_clone(app.home, entry.name, forge, repository, target)
+    request, plan = plan_request(
+        app, dataclasses.replace(request, issue=None, text=issue_request(issue, comments), repo=clone, base=target)
+    )
+    # Before the claim, which people see: a request that cannot start takes no issue.
+    prepare_run(app, request, confirm_trust=confirm_trust)
+    mission = new_id("mission")
+    own, holds = claim_issue(
+        forge,
+        issue.repository,
+        issue.number,
+        mission=mission,
+        text=progress_text(None, None),
+        now=app.clock.now(),
+        again=again,
+        comments=comments,
+    )
+    if own is None:
+        assert holds is not None
+        raise RefusedError(
+            f"{issue.url} is taken by mission {holds.mark.mission} of {holds.comment.author}",
+            code="issue_taken",
+            hint="a comment /retry there lets it be taken again once that mission has ended",
+        )
+    slug = branch_slug(issue.title)
+    link = IssueLink(
+        account=entry.name,
+        repository=issue.repository,
+        number=issue.number,
+        url=issue.url,
+        title=issue.title,
+        author=issue.author,
+        claim=own.comment.id,
+        after=own.mark.after,
+        branch=_free_branch(forge, issue, f"chargehand/issue-{issue.number}-{slug}"),
+        target=target,
+    )
+    story = Story(mission=mission, account=entry.name, repository=issue.repository, number=issue.number)
+    memos = ForgeMemos(app.store.followers)
+    try:
+        # First the note: a mission that no visit knows would never be shown at the forge.
+        memos.put(story)
+        record_mission(app, request, plan=plan, mission=mission, issue=link)
+    except BaseException:
+        memos.remove(story)
+        with contextlib.suppress(ForgeError):
+            forge.delete_comment(issue.repository, issue.number, own.comment.id)
+        raise
+    return mission
+
+
+def _free_branch(forge: Forge, issue: ForgeIssue, name: str) -> str:
+    """Return a branch that no earlier mission of the issue has used."""
+    for number in range(1, 100):
+        branch = name if number == 1 else f"{name}-{number}"
+        if not forge.find_requests(issue.repository, branch):
+            return branch
+    raise ForgeError("refused", f"the branches {name}… are all taken", hint="delete some of them")
+
+
+# --- tending the taken issues
+
+
+class _MissionDeeds:
+    """Changes missions as people at a forge ask, each change in the name of the person who asks."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @contextlib.contextmanager
+    def _acting(self, identity: str) -> Iterator[App]:
+        acting = App(
+            environ=self._app.environ, cwd=Path("/"), actor=identity, starts_workers=self._app.starts_workers
+        )
+        try:
+            yield acting
+        finally:
+            acting.close()
+
+    def open_question(self, mission: str) -> tuple[str, Question] | None:
+        with contextlib.suppress(RefusedError, NotFoundError):
+            asked = addressed_mission(self._app, mission, "answer")
+            return (asked.mission, asked.question) if asked.question is not None else None
+        return None
+
+    def answer(self, mission: str, question: str, text: str, *, identity: str) -> None:
+        with self._acting(identity) as app:
+            answer_mission(app, addressed_mission(app, mission, "answer"), text, question=question)
+
+    def change_to_decide(self, mission: str) -> tuple[str, str] | None:
+        state = self._app.mission_state(mission)
+        asked = state.questions.get(PROMOTE)
+        if state.status != "waiting" or asked is None or asked.answer is not None:
+            return None
+        patch = mission_difference(self._app, mission, checkpoint=None).patch()
+        return result_tree(state), patch.decode(errors="replace")
+
+    def decide(self, mission: str, tree: str, *, promote: bool, identity: str) -> None:
+        with self._acting(identity) as app:
+            if promote:
+                asyncio.run(promote_mission(app, mission, tree=tree))
+            else:
+                discard_mission(app, mission)
+
+    def cancel(self, mission: str, *, identity: str) -> None:
+        if self._app.mission_reader.state(mission).status not in ENDED:
+            with contextlib.suppress(RefusedError), self._acting(identity) as app:
+                cancel_mission(app, mission)
+
+    def deliver(self, mission: str) -> None:
+        # Another application: this one may be at work on missions in another thread.
+        with self._acting(self._app.identity()) as app:
+            asyncio.run(promote_mission(app, mission))
+
+    def follow_up(self, mission: str, text: str, link: IssueLink, *, identity: str) -> str:
+        made = keyed_id("mission", f"round {link.round} {mission}")
+        try:
+            self._app.store.log.get(made)
+        except NotFoundError:
+            with self._acting(identity) as app:
+                follow_up_mission(app, FollowUp(mission=mission, text=text), issue=link, made=made)
+        ensure_worker(self._app)
+        return made
+
+
+class ForgeWatch:
+    """Visits the issues that are worked on, and takes new ones of the watched repositories.
+
+    One process of a state directory does so at a time. A failure is logged once and tried again after a pause.
+    """
+
+    def __init__(self, app: App, *, takes: bool = True, quiet: timedelta = QUIET) -> None:
+        self._app = app
+        self._memos = ForgeMemos(app.store.followers)
+        self._tender = Tender(reader=app, memos=self._memos, deeds=_MissionDeeds(app), quiet=quiet)
+        self._takes = takes
+        self._looked: dict[str, float] = {}
+        self._paused: dict[str, tuple[float, float]] = {}
+        self._said: dict[str, str] = {}
+
+    def step(self, *, hurry: bool = False) -> int:
+        """Visit and look at what is due; return the number of new missions. `hurry`: everything is due."""
+        place = ConcurrencyLimit(self._app.home / "slots" / "forges", places=1).new_place()
+        try:
+            return self._step(hurry) if place.take_now() else 0
+        finally:
+            place.leave()
+
+    def _step(self, hurry: bool) -> int:
+        hints = self._memos.take_hints() if self._takes else ()
+        for story in tuple(self._memos.load().stories.values()):
+            soon = hurry or f"{story.account}:{story.repository}" in hints
+            if self._is_due(story.key, VISIT_SECONDS, soon):
+                self._try(story.key, partial(self._visit, story), hurry=soon)
+        taken = 0
+        for entry in ForgeAccounts(self._app).entries().values() if self._takes else ():
+            for repository in entry.config.repositories:
+                key = f"{entry.name}:{repository}"
+                soon = hurry or key in hints
+                if self._is_due(key, LOOK_SECONDS, soon):
+                    taken += self._try(key, partial(self._look, entry, repository), hurry=soon)
+        return taken
+
+    def _is_due(self, key: str, seconds: float, soon: bool) -> bool:
+        due = soon or time.monotonic() - self._looked.get(key, -seconds) >= seconds
+        if due:
+            self._looked[key] = time.monotonic()
+        return due
+
+    def _visit(self, story: Story) -> int:
+        self._tender.visit(story)
+        return 0
+
+    def _try(self, key: str, act: Callable[[], int], *, hurry: bool) -> int:
+        until, pause = self._paused.get(key, (0.0, 0.0))
+        if not hurry and time.monotonic() < until:
+            return 0
+        try:
+            done = act()
+        except (ChargehandError, OSError) as error:
+            wait = min(max(_PAUSE_SECONDS, pause * 2), _LONGEST_PAUSE_SECONDS)
+            if isinstance(error, ForgeError) and error.retry_seconds:
+                wait = max(wait, error.retry_seconds)
+            self._paused[key] = (time.monotonic() + wait, wait)
+            if self._said.get(key) != str(error):
+                _LOG.warning("%s: %s", key, error)
+            self._said[key] = str(error)
+            return 0
+        self._paused.pop(key, None)
+        self._said.pop(key, None)
+        return done
+
+    def _look(self, entry: ForgeEntry, repository: str) -> int:
+        """Take the issues of a repository that changed since the last look and fit the rule of the account."""
+        config, key = entry.config, f"{entry.name}:{repository}"
+        memo = self._memos.load()
+        since = datetime.fromisoformat(memo.looked[key]) if key in memo.looked else None
+        taken, latest = 0, since
+        with ForgeAccounts(self._app).open(entry.name) as forge:
+            for issue in forge.issues(repository, label=config.label, assignee=config.assignee, since=since):
+                latest = max(latest or issue.updated, issue.updated)
+                story = f"{entry.name}:{issue.repository}#{issue.number}"
+                if story not in self._memos.load().stories and self._is_wanted(forge, config.authors, issue):
+                    taken += self._try(f"{story} new", partial(self._take, entry, forge, issue), hurry=False)
+        if latest is not None and latest != since:
+            moment = latest.astimezone(UTC).isoformat()
+            self._memos.change(lambda memo: replace(memo, looked={**memo.looked, key: moment}))
+        return taken
+
+    def _is_wanted(self, forge: Forge, authors: str, issue: ForgeIssue) -> bool:
+        if issue.locked:
+            return False
+        return authors == "anyone" or forge.right(issue.repository, issue.author) in ("write", "admin")
+
+    def _take(self, entry: ForgeEntry, forge: Forge, issue: ForgeIssue) -> int:
+        again = _is_retried(forge, issue)
+        try:
+            request = RunRequest(yes=True, detach=True)
+            _take(self._app, entry, forge, issue, request, confirm_trust=None, again=again)
+        except RefusedError as error:
+            if error.code != "issue_taken":
+                raise
+            return 0
+        ensure_worker(self._app)
+        return 1
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            await asyncio.to_thread(self.step)
+            await asyncio.sleep(_STEP_SECONDS)
+
+
+def _is_retried(forge: Forge, issue: ForgeIssue) -> bool:
+    """Return whether a person with write right asked for another try since the last claim."""
+    from chargehand.app.forge.claims import read_mark
+
+    asked = False
+    for comment in forge.comments(issue.repository, issue.number):
+        command = read_command(comment.body)
+        if read_mark(comment.body) is not None:
+            asked = False
+        elif command is not None and command.name == "retry":
+            asked = forge.right(issue.repository, comment.author) in ("write", "admin")
+    return asked
+
+
+# --- webhooks
+
+
+class WebhookDocument(Document, frozen=True):
+    """The answer to a webhook: whether it was new, and the repository that is looked at soon."""
+
+    new: bool
+    repository: str
+
+
+def receive_hook(reader: StateReader, name: str, headers: Mapping[str, str], body: bytes) -> WebhookDocument:
+    """Verify a webhook of a forge, and have its repository looked at with the next step of the watch.
+
+    Nothing in it is believed but the address. Raises `NotFoundError`, `ForgeError` (`denied`, `invalid`).
+    """
+    from chargehand.forges.webhooks import read_delivery
+
+    entry = ForgeAccounts(reader).entry(name)
+    secret = reader.credentials.get(entry.config.webhook_secret) if entry.config.webhook_secret else None
+    if not secret:
+        raise ForgeError("denied", f"forges.{name} accepts no webhooks", hint="set webhook_secret")
+    delivery = read_delivery(entry.config.kind, headers, body, secret)
+    hint = f"{name}:{delivery.repository}"
+    new = ForgeMemos(reader.store.followers).is_new(f"{name}:{delivery.id}", hint)
+    return WebhookDocument(new=new, repository=delivery.repository)

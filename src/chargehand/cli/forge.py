@@ -1,0 +1,142 @@
+"""`chargehand forge`: accounts at GitHub, GitLab, Gitea and Forgejo, and their issues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chargehand.cli.terminal.options import CommandGroup, json_option
+
+if TYPE_CHECKING:
+    from chargehand.app.forges import AccountDocument
+    from chargehand.cli.terminal.output import Output
+
+
+@click.group(cls=CommandGroup)
+def forge() -> None:
+    """Work on issues of GitHub, GitLab, Gitea and Forgejo, and open requests to merge the results."""
+
+
+@forge.command()
+@click.argument("name")
+@click.option("--kind", metavar="KIND", help="github (default), gitlab, gitea (also Forgejo) or local.")
+@click.option("--url", metavar="URL", help="The address of its pages (default: the public one of the kind).")
+@json_option
+def login(name: str, kind: str | None, url: str | None, out: Output) -> None:
+    """Add an account as NAME, with a token that is asked for, or read from stdin in a pipe.
+
+    The token is tried, then stored as `chargehand secret` does. No sandbox gets it.
+
+    \b
+    Example:
+      chargehand forge login github
+      chargehand forge login work --kind gitea --url https://git.example.org
+    """
+    from chargehand.app.forges import log_in
+    from chargehand.cli.secret import read_hidden
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        made = log_in(reader, name, kind=kind, url=url, read=lambda: read_hidden(f"token for {name}").strip())
+    out.document(made)
+    _show_account(out, made)
+    out.text(f'Resolve an issue: chargehand run --issue "{made.url}/OWNER/NAME/issues/NUMBER"')
+
+
+@forge.command()
+@click.argument("name")
+@json_option
+def logout(name: str, out: Output) -> None:
+    """Remove the stored token of an account; its settings stay."""
+    from chargehand.app.forges import log_out
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        made = log_out(reader, name)
+    out.document(made)
+    out.text(f"The token {made.token} of {made.name} is removed here; revoke it at {made.url} as well.")
+
+
+@forge.command("list")
+@json_option
+def list_(out: Output) -> None:
+    """List the accounts, and the issues that are worked on."""
+    from chargehand.app.forges import list_forges
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        listed = list_forges(reader)
+    out.document(listed)
+    if not listed.accounts:
+        out.text("No account is configured. Add one: chargehand forge login github")
+    rows = [
+        (each.name, each.kind, each.url, _token_text(each), ", ".join(each.repositories))
+        for each in listed.accounts
+    ]
+    if rows:
+        out.table(("NAME", "KIND", "ADDRESS", "TOKEN", "WATCHES"), rows)
+    for each in listed.issues:
+        request = f", request {each.request}" if each.request else ""
+        out.text(f"{each.account}:{each.repository}#{each.number}: mission {each.mission}{request}")
+
+
+@forge.command("test")
+@click.argument("name")
+@json_option
+def test_(name: str, out: Output) -> int:
+    """Ask a forge who the token belongs to, and whether it may write to the watched repositories.
+
+    Exits 1 if something is missing.
+    """
+    from chargehand.app.forges import test_forge
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        made = test_forge(reader, name)
+    out.document(made)
+    _show_account(out, made)
+    return int(made.problem is not None or bool(made.lacks))
+
+
+@forge.command()
+@click.option("--once", is_flag=True, help="Look once, and exit.")
+@json_option
+def watch(once: bool, out: Output) -> None:
+    """Take the issues that fit the rules of [forges], and follow the taken ones, until a signal.
+
+    `chargehand up` does this too. An issue is taken if it has the label, the assignee and an author that its
+    account's settings ask for.
+
+    \b
+    Example:
+      chargehand config set forges.github.repositories '["me/project"]'
+      chargehand forge watch
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.forges import ForgeWatch
+    from chargehand.cli.terminal.interrupt import run_loop
+    from chargehand.cli.terminal.logs import set_up_logs
+
+    set_up_logs()
+    with App.open() as app:
+        watching = ForgeWatch(app)
+        if once:
+            taken = watching.step(hurry=True)
+            out.document({"taken": taken})
+            out.text(f"{taken} issue{'' if taken == 1 else 's'} taken.")
+            return
+        out.notice("Watching; Ctrl-C ends it, and workers go on with what was taken.")
+        run_loop(watching.run)
+
+
+def _token_text(account: AccountDocument) -> str:
+    return "not needed" if account.token is None else "stored" if account.stored else "missing"
+
+
+def _show_account(out: Output, made: AccountDocument) -> None:
+    out.text(f"{made.name}: {made.kind} at {made.url}" + (f", as {made.login}" if made.login else ""))
+    if made.lacks:
+        out.text(f"  the token lacks: {', '.join(made.lacks)}")
+    if made.problem:
+        out.text(f"  {made.problem}")

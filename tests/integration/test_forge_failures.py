@@ -1,0 +1,152 @@
+"""Whatever a forge does to a call, nothing is doubled and nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from forge_kit import ForgeKit
+
+from chargehand.app.forge.request_target import RequestTarget
+from chargehand.forges.contract import Forge, ForgeKind, ForgeSetup
+from chargehand.forges.local import KIND
+from chargehand.forges.registries import FORGES
+from chargehand.testing.forges.flaky import FlakyForge, ForgeFault
+from mission_kit import GOLD
+
+pytestmark = pytest.mark.needs_bwrap
+_FAULTS: list[ForgeFault] = []
+_OPENED: list[FlakyForge] = []
+
+
+def _open(setup: ForgeSetup) -> Forge:
+    forge = FlakyForge(KIND.open(setup), *_FAULTS)
+    # Faults count the calls of all connections.
+    forge.calls = _OPENED[0].calls if _OPENED else forge.calls
+    _OPENED.append(forge)
+    return forge
+
+
+@pytest.fixture(autouse=True)
+def flaky(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    FORGES.register("flaky", lambda: ForgeKind(open=_open, parse=KIND.parse, token=KIND.token), "fails as asked")
+    monkeypatch.setattr(RequestTarget, "retry_seconds", ())
+    _set_faults(())
+    yield
+    del FORGES._own["flaky"]
+
+
+def _set_faults(faults: Sequence[ForgeFault]) -> None:
+    _FAULTS[:] = faults
+    _OPENED.clear()
+
+
+class Undelivered:
+    """A promoted mission whose forge was down; `restore` brings that moment back."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.saved = place / "now", place / "saved"
+        self.place.mkdir(parents=True)
+        self.kit = ForgeKit(self.place, GOLD, kind='"flaky"', reviewers='["bob"]')
+        self.number = self.kit.issue()
+        self.mission = self.kit.take(self.number)
+        _set_faults([ForgeFault(method="repository", lasting=True)])
+        self.kit.work()
+        _set_faults(())
+        state = self.kit.state(self.mission)
+        assert state.status == "promoted", state.reasons
+        assert state.deliveries["request"].state == "pending"
+        shutil.copytree(self.place, self.saved, symlinks=True)
+
+    def restore(self) -> None:
+        # Not the clone: a project is known by its directory, and a copy would be another one.
+        for name in ("forge", "state"):
+            for found in (self.place / name).iterdir():
+                if found.name != "forges":
+                    shutil.rmtree(found) if found.is_dir() else found.unlink()
+            keep = shutil.ignore_patterns("forges") if name == "state" else None
+            shutil.copytree(self.saved / name, self.place / name, symlinks=True, ignore=keep, dirs_exist_ok=True)
+
+    def check_done_once(self) -> None:
+        """Check the request and everything around it."""
+        kit = self.kit
+        state = kit.state(self.mission)
+        request = kit.request(self.mission)
+        assert (request.head_commit, request.draft, request.is_open) == (state.commit, False, True)
+        assert state.deliveries["request"].state == "done"
+        assert len(kit.comments(self.number)) == 1
+        assert request.url in kit.comments(self.number)[0]
+        assert kit.comments(request.number) == []
+        assert len(list((self.place / "forge" / kit.name / "files").rglob("*.md"))) == 1
+        assert [each.context for each in kit.ada.statuses(kit.name, request.head_commit)] == ["chargehand"]
+        assert kit.stories()[f"home:{kit.name}#{self.number}"].request == request.number
+
+
+_KEPT: dict[str, Undelivered] = {}
+
+
+@pytest.fixture
+def story(flaky: None, tmp_path_factory: pytest.TempPathFactory) -> Undelivered:
+    if not _KEPT:
+        _KEPT["story"] = Undelivered(tmp_path_factory.mktemp("undelivered"))
+    else:
+        _KEPT["story"].restore()
+    return _KEPT["story"]
+
+
+def _count_changes(story: Undelivered) -> int:
+    _set_faults(())
+    for _ in range(3):
+        story.kit.step()
+    return _OPENED[0].changes
+
+
+def test_a_lost_reply_to_any_change_doubles_nothing(story: Undelivered) -> None:
+    changes = _count_changes(story)
+    story.check_done_once()
+    assert changes >= 6
+    for when in ("before", "lost_before", "lost_after"):
+        for call in range(1, changes + 1):
+            story.restore()
+            _set_faults([ForgeFault(call=call, when=when)])  # type: ignore[arg-type]
+            for _ in range(5):
+                story.kit.step()
+            assert _OPENED[0].changes >= call, (when, call)
+            story.check_done_once()
+
+
+def test_a_forge_that_was_down_gets_everything_later(story: Undelivered) -> None:
+    for problem in ("unreachable", "broken", "rate_limited"):
+        story.restore()
+        _set_faults([ForgeFault(method="repository", problem=problem, lasting=True)])  # type: ignore[arg-type]
+        story.kit.step()
+        delivery = story.kit.state(story.mission).deliveries["request"]
+        assert delivery.state == "pending"
+        assert "as asked" in delivery.reason
+        _set_faults(())
+        for _ in range(3):
+            story.kit.step()
+        story.check_done_once()
+
+
+def test_a_refusal_that_lasts_is_shown_with_its_remedy(story: Undelivered) -> None:
+    _set_faults([ForgeFault(method="open_request", problem="forbidden", lasting=True)])
+    story.kit.step()
+    delivery = story.kit.state(story.mission).deliveries["request"]
+    assert (delivery.state, bool(delivery.remedy)) == ("blocked", True)
+    assert "the request is blocked" in story.kit.comments(story.number)[0]
+    _set_faults(())
+    for _ in range(3):
+        story.kit.step()
+    story.check_done_once()
+
+
+def test_an_issue_that_is_deleted_ends_its_mission(story: Undelivered) -> None:
+    number = story.kit.issue("another")
+    mission = story.kit.take(number)
+    _set_faults([ForgeFault(method="issue", problem="missing", lasting=True)])
+    story.kit.step(takes=False)
+    assert story.kit.state(mission).status == "cancelled"
+    assert f"home:{story.kit.name}#{number}" not in story.kit.stories()
