@@ -287,7 +287,7 @@ class GithubForge:
         """Return all comments on lines, by id."""
         path = f"{_place(repository)}/pulls/{number}/comments"
         wires = list(self._rest.pages(path, GithubLine, per_page=self._page))
-        resolved = self._resolved(repository, number) if wires else set[int]()
+        resolved = self._find_resolved(repository, number) if wires else set[int]()
         found = [_line(wire, resolved) for wire in wires]
         return sorted(found, key=lambda each: each.id)
 
@@ -376,7 +376,7 @@ class GithubForge:
             if error.problem != "missing":
                 raise
 
-    def _resolved(self, repository: str, number: int) -> set[int]:
+    def _find_resolved(self, repository: str, number: int) -> set[int]:
         """Return the first comments of the resolved threads, which only GraphQL knows."""
         owner, _, name = repository.partition("/")
         found, after, is_last = set[int](), None, False
