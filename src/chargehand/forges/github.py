@@ -8,9 +8,18 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
-from msgspec import Struct
 
 from chargehand.core.codec import decode_as
+from chargehand.forges._github_wire import (
+    GithubLine,
+    GithubRef,
+    GithubRun,
+    GithubRuns,
+    GithubStatus,
+    GithubStatuses,
+    GithubThreads,
+    GraphAnswer,
+)
 from chargehand.forges._rest import RestClient, encode, repository_path, segment
 from chargehand.forges._wire import (
     WireComment,
@@ -68,111 +77,6 @@ pullRequest(number:$number){reviewThreads(first:100,after:$after){pageInfo{hasNe
 nodes{isResolved comments(first:1){nodes{databaseId}}}}}}}"""
 _DRAFT = """mutation($id:ID!){convertPullRequestToDraft(input:{pullRequestId:$id}){pullRequest{isDraft}}}"""
 _READY = """mutation($id:ID!){markPullRequestReadyForReview(input:{pullRequestId:$id}){pullRequest{isDraft}}}"""
-
-
-class GithubRef(Struct, frozen=True):
-    """A branch."""
-
-    object: GithubSha
-
-
-class GithubSha(Struct, frozen=True):
-    """The commit of a branch."""
-
-    sha: str
-
-
-class GithubLine(Struct, frozen=True):
-    """A comment on a line; `line` is `None` if the line is no longer part of the request."""
-
-    id: int
-    created_at: datetime
-    path: str = ""
-    line: int | None = None
-    side: str = "RIGHT"
-    body: str | None = None
-    user: WireUser | None = None
-    in_reply_to_id: int | None = None
-
-
-class GithubStatus(Struct, frozen=True):
-    """A commit status."""
-
-    context: str
-    state: StatusState
-    description: str | None = None
-    target_url: str | None = None
-
-
-class GithubStatuses(Struct, frozen=True):
-    """The latest commit statuses."""
-
-    statuses: list[GithubStatus] = []
-
-
-class GithubApp(Struct, frozen=True):
-    """The application of a check run."""
-
-    slug: str = ""
-
-
-class GithubOutput(Struct, frozen=True):
-    """The text of a check run."""
-
-    title: str | None = None
-
-
-class GithubRun(Struct, frozen=True):
-    """A check run; that of a job of Actions has the id of the job."""
-
-    id: int
-    name: str
-    status: str
-    conclusion: str | None = None
-    html_url: str | None = None
-    app: GithubApp | None = None
-    output: GithubOutput | None = None
-
-
-class GithubRuns(Struct, frozen=True):
-    """The latest check runs."""
-
-    check_runs: list[GithubRun] = []
-
-
-class GraphAnswer(Struct, frozen=True):
-    """An answer of GraphQL, which reports errors with status 200."""
-
-    data: Any = None
-    errors: list[GraphProblem] = []
-
-
-class GraphProblem(Struct, frozen=True):
-    """An error of GraphQL."""
-
-    message: str = ""
-    type: str = ""
-
-
-class GithubThreads(Struct, frozen=True, rename="camel"):
-    """One page of the threads of a request."""
-
-    page_info: GithubPage
-    nodes: list[GithubThread] = []
-
-
-class GithubPage(Struct, frozen=True, rename="camel"):
-    """The position in a list of GraphQL."""
-
-    has_next_page: bool = False
-    end_cursor: str | None = None
-
-
-class GithubThread(Struct, frozen=True, rename="camel"):
-    """A thread of comments on a line."""
-
-    is_resolved: bool
-    comments: Any = None
 
 
 class GithubForge:
@@ -304,7 +208,7 @@ class GithubForge:
         path = f"{_place(repository)}/issues/comments/{comment}"
         return to_comment(self._rest.change("PATCH", path, {"body": body}, kind=WireComment))
 
-    def delete_comment(self, repository: str, number: int, comment: int) -> None:
+    def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
         """Delete a comment of the account."""
         self._repeatable("DELETE", f"{_place(repository)}/issues/comments/{comment}")
 
@@ -381,7 +285,7 @@ class GithubForge:
         """Return all comments on lines, by id."""
         path = f"{_place(repository)}/pulls/{number}/comments"
         wires = list(self._rest.pages(path, GithubLine, per_page=self._page))
-        resolved = self._resolved(repository, number) if wires else set[int]()
+        resolved = self._find_resolved(repository, number) if wires else set[int]()
         found = [_line(wire, resolved) for wire in wires]
         return sorted(found, key=lambda each: each.id)
 
@@ -470,7 +374,7 @@ class GithubForge:
             if error.problem != "missing":
                 raise
 
-    def _resolved(self, repository: str, number: int) -> set[int]:
+    def _find_resolved(self, repository: str, number: int) -> set[int]:
         """Return the first comments of the resolved threads, which only GraphQL knows."""
         owner, _, name = repository.partition("/")
         found, after, is_last = set[int](), None, False

@@ -105,7 +105,7 @@ def read_delivery(
     item = found.issue or found.pull_request
     return HookDelivery(
         id=given.get(f"{prefix}delivery", ""),
-        event=_required(given, f"{prefix}event"),
+        event=_require_header(given, f"{prefix}event"),
         repository=(found.repository and found.repository.full_name) or "",
         number=item.number if item else None,
         action=found.action or "",
@@ -123,7 +123,7 @@ def _from_gitlab(headers: Mapping[str, str], found: HookBody) -> HookDelivery:
     return HookDelivery(
         # The same for each repetition, unlike `x-gitlab-event-uuid`.
         id=headers.get("idempotency-key") or headers.get("webhook-id") or headers.get("x-gitlab-webhook-uuid", ""),
-        event=_required(headers, "x-gitlab-event"),
+        event=_require_header(headers, "x-gitlab-event"),
         repository=(repository and repository.path_with_namespace) or "",
         number=(item.iid or item.number) if item else None,
         action=(attributes and attributes.action) or "",
@@ -170,7 +170,7 @@ def _is_same(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
-def _required(headers: Mapping[str, str], name: str) -> str:
+def _require_header(headers: Mapping[str, str], name: str) -> str:
     if not headers.get(name):
         raise ForgeError("invalid", f"the delivery has no header {name}")
     return headers[name]
