@@ -1,19 +1,26 @@
-"""Learned choices of agent and model: with little and much history, an update, and the first one of a command."""
+"""Learned choices of agent and model with little and much history, and a server's answers during a simulation."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import httpx
+import msgspec
 from msgspec.structs import replace
 
-from benchmarks.measure import Result, Side, Taken, compare
+from benchmarks.forecast import plan_of
+from benchmarks.measure import Result, Side, Taken, compare, percentile_95
 from benchmarks.mission_kit import MissionKit
+from benchmarks.server import environment, fill, up
+from chargehand.app.wiring.simulation import SimulationOrder
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.choices import (
     AgentFacts,
@@ -26,18 +33,27 @@ from chargehand.core.choices import (
 )
 from chargehand.core.mission_events import AttemptFinished, MissionCreated
 from chargehand.core.records import MissionRequest
+from chargehand.identity.accounts import create_token, owner
+from chargehand.reports.reading import StateReader
 from chargehand.store.store import open_store
 
 ARMS, FEW, MANY, AIM = 100, 1_000, 100_000, 0.2
 _SMOKE = (100, 1_000)
 _PROJECTS, _PER_MISSION = 10, 4
+# Requests in turn with and without the simulation, so that a drifting machine affects both alike.
+_SAMPLES, _BLOCK, _BLOCKS = 10_000_000, 8, 40
+_TASKS, _PLACES, _SECONDS = 30, 4, 600.0
+# The server accepts a hundred requests a second from one caller.
+_PAUSE = 0.011
+_ROUTES = ("/missions", "/missions?q=mend%20it%207", "/missions/m-00500", "/choices", "/stats")
 _START = "import sys; from benchmarks.decisions import time_start; print(time_start(sys.argv[1]))"
 
 
 async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
     """Measure choices in memory, and the first choice of new processes with and without the derived files."""
     few, many = (FEW, MANY) if rounds > 1 else _SMOKE
-    return [*await _choices(few, many, rounds=rounds), _starts(kit.place / "learned", many, rounds=rounds)]
+    found = [*await _choices(few, many, rounds=rounds), _starts(kit.place / "learned", many, rounds=rounds)]
+    return [*found, *await _answers(kit, rounds=rounds)]
 
 
 async def _choices(few: int, many: int, *, rounds: int) -> list[Result]:
@@ -108,6 +124,70 @@ def time_start(home: str) -> float:
         started = time.process_time()
         decider.choose(context)
         return time.process_time() - started
+
+
+async def _answers(kit: MissionKit, *, rounds: int) -> list[Result]:
+    """Measure requests to a server while a simulation of ten million samples runs, and while it is stopped."""
+    place, count, blocks = kit.place / "simulated", 1000 if rounds > 1 else 20, _BLOCKS if rounds > 1 else 1
+    place.mkdir()
+    environ = {**kit.environ, **environment(place)}
+    with StateReader.open(environ=environ, cwd=place) as reader:
+        fill(reader, missions=count, events=10)
+        token = create_token(reader, "benchmark", scopes=("read",), days=1, by=owner(reader)).secret
+    routes = [each.replace("m-00500", f"m-{count // 2:05}") for each in _ROUTES]
+    sides = {route: (Taken(name="with a simulation"), Taken(name="without")) for route in routes}
+    with up(environ, place) as url:
+        async with httpx.AsyncClient(
+            base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=60
+        ) as client:
+            for route in routes:
+                await _request(client, route)  # the first one loads modules
+            simulation = _simulate()
+            try:
+                for _ in range(blocks):
+                    if simulation.poll() is not None:
+                        simulation = _simulate()
+                    for number, sign in enumerate((signal.SIGCONT, signal.SIGSTOP)):
+                        simulation.send_signal(sign)
+                        for route in routes:
+                            taken = [await _request(client, route) for _ in range(_BLOCK)]
+                            sides[route][number].rounds.append(taken)
+            finally:
+                simulation.kill()
+                simulation.wait()
+    return [_compare_answers(route, *pair) for route, pair in sides.items()]
+
+
+def _simulate() -> subprocess.Popen[bytes]:
+    """Start the process of a simulation, as a forecast does, and wait until it has read its plan."""
+    plan = plan_of(_TASKS, _PLACES)
+    order = msgspec.json.encode(SimulationOrder(prospect=plan, seed=1, samples=_SAMPLES, seconds=_SECONDS))
+    command = [sys.executable, "-I", "-m", "chargehand.app.wiring.simulation"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    assert process.stdin is not None
+    process.stdin.write(order)
+    process.stdin.close()
+    return process
+
+
+async def _request(client: httpx.AsyncClient, route: str) -> float:
+    await asyncio.sleep(_PAUSE)
+    began = time.perf_counter()
+    answer = await client.get(route)
+    took = time.perf_counter() - began
+    answer.raise_for_status()
+    return took
+
+
+def _compare_answers(route: str, during: Taken, idle: Taken) -> Result:
+    late, usual = percentile_95(during.samples), percentile_95(idle.samples)
+    return Result(
+        benchmark="decisions",
+        case=f"GET {route}",
+        sides=(during, idle),
+        load=os.getloadavg(),
+        note=f"{route}: 95th percentile {1000 * late:.1f} ms, {late / usual:.2f} times the usual one",
+    )
 
 
 def _context(models: int) -> ChoiceContext:

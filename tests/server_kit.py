@@ -48,6 +48,13 @@ class Served:
         with StateReader.open(environ=self.environ, cwd=self.cwd) as reader:
             yield reader
 
+    def command(self, *words: str) -> str:
+        """Run a command of the product on the state directory, and return its output."""
+        argv = [sys.executable, "-m", "chargehand", *words]
+        return subprocess.run(
+            argv, cwd=self.cwd, env=self.environ, check=True, capture_output=True, text=True, timeout=120
+        ).stdout
+
     def stranger(self) -> httpx.Client:
         """Return a client that is not logged in."""
         client = httpx.Client(base_url=self.url, timeout=60, verify=False)  # it uses no TLS

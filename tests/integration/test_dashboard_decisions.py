@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,25 @@ from tests.server_kit import API, PASSWORD, Served, environment, serving
 from chargehand.app.knowledge import import_network
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.choices import AgentFacts, ChoiceContext, PossibleCandidate
-from chargehand.core.mission_events import AgentSelected, AttemptFinished, MissionCreated
-from chargehand.core.records import AttemptStatus, ChoiceReason, MissionRequest, Reason
+from chargehand.core.mission_events import (
+    AgentSelected,
+    AttemptFinished,
+    ForecastMade,
+    MissionCreated,
+    MissionFinished,
+)
+from chargehand.core.records import (
+    AttemptStatus,
+    ChoiceReason,
+    MissionForecast,
+    MissionRequest,
+    Reason,
+)
+from chargehand.decisions.forecast_records import ForecastFacts
+from chargehand.decisions.forecasts import forecast_mission
 from chargehand.decisions.learned import LearnedRules
 from chargehand.identity.accounts import owner
+from chargehand.reports import predictions
 from chargehand.reports.outcomes import OutcomeHistory
 from chargehand.reports.reading import StateReader
 
@@ -47,7 +63,13 @@ WEATHER = """{"node": "rain", "states": ["yes", "no"], "counts": [[1, 3]]}
 
 
 def record_attempt(
-    reader: StateReader, number: int, agent: str, status: AttemptStatus, cost: float | None, *why: ChoiceReason
+    reader: StateReader,
+    number: int,
+    agent: str,
+    status: AttemptStatus,
+    cost: float | None,
+    *why: ChoiceReason,
+    forecast: MissionForecast | None = None,
 ) -> str:
     project, name = reader.store.projects.register(reader.cwd), f"m-{number:05}"
     request = MissionRequest(text=f"mend it {number}", agent=agent, command=("true",), slug=name, model="new")
@@ -55,6 +77,7 @@ def record_attempt(
     reader.store.log.append(
         name,
         MissionCreated(project=project.id, repository=str(project.path), request=request, chosen=why),
+        *(() if forecast is None else (ForecastMade(after=0, forecast=forecast),)),
         AttemptStarted(attempt=f"a-{number}", number=1, agent=agent, workspace="w", tree="t"),
         AttemptFinished(
             attempt=f"a-{number}",
@@ -189,6 +212,99 @@ def test_recent_choices_are_listed_and_computed_again(learning: Served, open_pag
     expect(different).to_have_text("m-00005")
     recent.get_by_role("link", name="m-00004").click()
     expect(page).to_have_url(f"{learning.url}/missions/m-00004/choices")
+
+
+def test_reliability_and_simulations_are_those_of_the_api(
+    learning: Served, open_page: test_dashboard.Open
+) -> None:
+    facts = ForecastFacts(mission="x", kind="p", agent="native", model="new", attempts=1)
+    with learning.reader() as reader:
+        project = reader.store.projects.register(reader.cwd)
+        agents = [AgentFacts(name=name, kind="command", configured=True) for name in ("native", MARKUP)]
+        context = ChoiceContext(
+            moment="request", kind=project.id, candidates=tuple(PossibleCandidate(agent=each) for each in agents)
+        )
+        drawn, learned = random.Random(1), 0
+        for number in range(30):
+            outcomes = OutcomeHistory(lambda: reader.store)()
+            choice = LearnedRules().choose(context, outcomes)
+            assert choice.chosen is not None
+            learned += choice.reasons[-1].code == "learned"
+            good = drawn.random() < 0.7
+            made = forecast_mission(replace(facts, kind=project.id), outcomes)
+            mission = record_attempt(
+                reader, number, choice.chosen.agent, "succeeded" if good else "refused", 0.25, *choice.reasons,
+                forecast=made,
+            )  # fmt: skip
+            reader.store.log.append(mission, MissionFinished(status="promoted" if good else "refused", reasons=()))
+        # Records of an earlier version, and one that was changed.
+        old = replace(made, seed=None, samples=0, evidence="")
+        record_attempt(reader, 30, "native", "succeeded", 0.25, forecast=old)
+        record_attempt(reader, 31, MARKUP, "succeeded", None, forecast=replace(made, chance=0.123))
+    client = learning.owner()
+    measured = client.get(f"{API}/choices/reliability").json()
+    listed = client.get(f"{API}/forecasts?limit=40").json()["forecasts"]
+    page = open_page(learning, "/decisions")
+    assert measured["choices"]["count"] == learned > 20
+    assert measured["forecasts"]["count"] == 32
+    for name, known in (("Learned choices", measured["choices"]), ("Forecasts", measured["forecasts"])):
+        figure = page.get_by_role("figure", name=name)
+        assert texts(figure.locator("tbody tr")) == [
+            [
+                f"{percent(each['low'])} to {percent(each['high'])}",
+                str(each["count"]),
+                percent(each["predicted"]),
+                f"{each['good']} ({percent(each['rate'])})",
+                f"{percent(each['rate_low'])} to {percent(each['rate_high'])}",
+            ]
+            for each in known["bins"]
+        ]
+        expect(figure.locator("circle.reliability-dot")).to_have_count(len(known["bins"]))
+        assert known["count"] == sum(each["count"] for each in known["bins"])
+        expect(figure).to_contain_text(f"{known['count']} with a known outcome, {known['open']} open.")
+    shown = texts(section(page, "Simulations").locator("tbody tr"))
+    assert [row[6] for row in shown] == [
+        "not recorded" if each["seed"] is None else str(each["seed"]) for each in listed
+    ]
+    assert [row[8].partition(":")[0] for row in shown] == [
+        "other numbers",
+        "not possible",
+        *["the same numbers"] * 30,
+    ]
+    assert [row[5] for row in shown[2:]] == [
+        "an attempt passed" if each["is_good"] else "no attempt passed" for each in listed[2:]
+    ]
+    assert shown[2][2:5] == [
+        percent(listed[2]["chance"]),
+        f"${listed[2]['cost_usd']['low']:.2f} to ${listed[2]['cost_usd']['high']:.2f}; so far $0.25",
+        f"{listed[2]['seconds']['low']:.1f} s to {listed[2]['seconds']['high']:.1f} s; so far 1.0 s",
+    ]
+    assert shown[-1][3] == "unknown"
+    said = learning.command("decision", "forecasts", "--limit", "40")
+    assert [said.count(each) for each in ("the same", "other numbers", "not possible")] == [30, 1, 1]
+    said = learning.command("decision", "reliability")
+    assert f"Learned choices: {learned} with a known outcome, open: 0; squared error" in said
+    for each in (*measured["choices"]["bins"], *measured["forecasts"]["bins"]):
+        assert f"{each['good']} ({each['rate']:.0%})" in said
+    section(page, "Simulations").get_by_role("link", name="m-00029").click()
+    expect(page).to_have_url(f"{learning.url}/missions/m-00029/choices")
+
+
+def test_pages_without_predictions_say_what_is_missing(
+    served: Served, open_page: test_dashboard.Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page(served, "/decisions")
+    for figure in (page.get_by_role("figure", name=name) for name in ("Learned choices", "Forecasts")):
+        expect(figure).to_contain_text("has a known outcome yet")
+        expect(figure.locator("code")).to_have_text("chargehand config set decisions.learned true")
+        expect(figure.locator("svg.reliability-plot")).to_have_count(0)
+    simulations = section(page, "Simulations")
+    expect(simulations).to_contain_text("No forecast is recorded")
+    expect(simulations.locator("code")).to_have_text("chargehand config set decisions.learned true")
+    monkeypatch.setattr(predictions, "has_extra", lambda name: name != "decisions")
+    page.reload()
+    for part in (page.get_by_role("figure", name="Forecasts"), simulations):
+        expect(part.locator("code")).to_have_text("pip install 'chargehand[decisions]'")
 
 
 def figures_of(learned: dict[str, Any] | None) -> list[str]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import test_alerts
 import test_dashboard
@@ -28,9 +29,18 @@ from chargehand.core.choices import (
 )
 from chargehand.core.clock import SteppedClock
 from chargehand.core.events import read_payload
-from chargehand.core.mission_events import AttemptFinished, ForecastMade, MissionFinished, RetryDeclined
-from chargehand.core.records import AttemptStatus, Band, Checkpoint, MissionForecast, MissionStatus
+from chargehand.core.mission_events import (
+    AgentSelected,
+    AttemptFinished,
+    ForecastMade,
+    MissionFinished,
+    RetryDeclined,
+)
+from chargehand.core.records import AttemptStatus, Band, Checkpoint, ChoiceReason, MissionForecast, MissionStatus
 from chargehand.decisions.learned import LearnedRules
+from chargehand.decisions.routing.next_steps import choose_step
+from chargehand.decisions.routing.records import PossibleStep, StepArm, StepDraw
+from chargehand.decisions.routing.value import DIFFICULTY, FAMILY
 from chargehand.reports.alerting.watch import AlertWatch
 from chargehand.reports.choices import explain_choices
 from chargehand.reports.reading import StateReader
@@ -222,6 +232,56 @@ def test_candidates_causes_and_forecast_of_a_mission_are_those_of_its_record(
     expect(page.get_by_text("It ended failed")).to_be_visible()
 
 
+def test_the_tree_of_steps_after_a_failure_is_that_of_its_record(
+    learning: Served, open_page: test_dashboard.Open
+) -> None:
+    prior = tuple(weight.hex() for _, weight in FAMILY)
+    draw = StepDraw(
+        rho=0.55, worth=5.0, person_price=2.5, person_chance=0.9, mendable=(0.9).hex(),
+        difficulty=tuple(weight.hex() for _, weight in DIFFICULTY), families={"a": (prior,) * len(DIFFICULTY)},
+    )  # fmt: skip
+    steps = [
+        PossibleStep(
+            name=name, strategy="model", arms=(StepArm(family="a", skill=skill.hex(), price=price.hex()),), costs=3
+        )
+        for name, skill, price in (("weak <b>", -0.3, 0.05), ("middle", 0.4, 0.3), ("strong", 1.2, 1.5))
+    ]  # fmt: skip
+    made = choose_step(steps, draw, outcomes=40, causes={"model_too_weak": 0.9, "budget": 0.1})
+    reason = ChoiceReason("learned", made.chosen, "", msgspec.json.encode(made).decode())
+    with learning.reader() as reader:
+        (mission,) = record_missions(reader, 1)
+        reader.store.log.append(
+            mission, AgentSelected(agent="native", kind="native", reason="", reasons=(reason,))
+        )
+    (choice,) = learning.owner().get(f"{API}/missions/{mission}/choices").json()["choices"]
+    paths = choice["learned"]["paths"]
+    page = open_page(learning, f"/missions/{mission}/choices")
+    tree = page.get_by_role("list", name="Decision tree")
+    rows = tree.locator("> li")
+    expect(rows).to_have_count(5)
+    for row, path in zip(rows.all(), paths, strict=True):
+        boxes = row.locator("li").all()
+        assert [box.locator("strong").inner_text() for box in boxes] == [each["name"] for each in path["steps"]]
+        for place, (box, each) in enumerate(zip(boxes, path["steps"], strict=True)):
+            expect(box).to_contain_text(f"value ${each['value_usd']:.2f}")
+            if each["chance"]:
+                expect(box).to_contain_text(
+                    f"{round(100 * each['chance'])} % for {shown_cost(each['price_usd'], 0)}"
+                )
+            if place:
+                expect(box).to_contain_text(
+                    f"{'fails' if place == 1 else 'all fail'}: {round(100 * each['reached'])} %"
+                )
+    first = [each["name"] for each in paths[0]["steps"]]
+    assert (first[0], first[-1], len(first)) == (made.chosen, "asking a person", 4)
+    expect(rows.first.locator("li").first).to_contain_text("(chosen)")
+    expect(tree).to_contain_text("no further attempt")
+    then = ", ".join(f"{each['name']} ({each['reached']:.0%})" for each in paths[0]["steps"][1:])
+    said = learning.command("decision", "why", mission)
+    assert f"After weak <b>, with the chance that it comes to that: {then}." in said
+    assert said.count("After ") == 3  # not of a person or no further attempt
+
+
 def test_a_person_says_whether_a_result_was_good_and_takes_it_back(
     served: Served, open_page: test_dashboard.Open
 ) -> None:
@@ -230,6 +290,11 @@ def test_a_person_says_whether_a_result_was_good_and_takes_it_back(
     page = open_page(served, "/missions/m-00000")
     card = page.get_by_role("region", name="Was the result good?")
     card.get_by_label("Why").fill("it fixed <b>all</b>")
+    card.get_by_label("Place").fill("core.py")
+    card.get_by_role("button", name="Bad").click()
+    expect(page.get_by_text("'core.py' is not a place in a file")).to_be_visible()
+    assert served.owner().get(f"{API}/missions/m-00000").json()["feedback"] == []
+    card.get_by_label("Place").fill("")
     card.get_by_role("button", name="Good").click()
     expect(card.get_by_role("listitem")).to_contain_text("it fixed <b>all</b>")
     (word,) = served.owner().get(f"{API}/missions/m-00000").json()["feedback"]

@@ -26,7 +26,7 @@ from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.mission_events import PromotionFollowed
 from chargehand.reports.outcomes import OutcomeHistory
 from chargehand.reports.showing import show_mission
-from mission_kit import GOLD, MissionKit
+from mission_kit import FILES, GOLD, MissionKit
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -222,6 +222,39 @@ def test_feedback_counts_for_green_attempts_and_can_be_retracted(applied: Follow
             applied.say("good", **wrong)
     with pytest.raises(NotFoundError, match="no attempt 2"):
         applied.say("good", attempt=2)
+
+
+def test_a_place_that_is_not_in_the_change_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    kit = MissionKit(tmp_path, {**FILES, "notes.txt": "".join(f"{each}\n" for each in range(1, 41))})
+    work = f"{GOLD}; sed -i -e '5,6s/$/ more/' -e 20d notes.txt; printf 'a\\0b' > logo.bin; chmod +x calc/core.py"
+    mission = Followed(kit, kit.run(work, allow=("**",)).id)
+    refused = {
+        "notes.txt:7": "its hunks are notes.txt:5-6, notes.txt:19-20, calc/core.py:2, logo.bin:1",
+        "notes.txt:21": "its hunks are notes.txt:5-6",
+        "calc/core.py:1": "its hunks are calc/core.py:2, ",
+        "calc/__init__.py:1": "its hunks are calc/core.py:2, ",
+        "core.py:2": "its hunks are calc/core.py:2, ",
+    }
+    for place, hint in refused.items():
+        with pytest.raises(NotFoundError, match=f"'{place}' is not in the change of attempt 1") as caught:
+            mission.say("bad", hunk=place)
+        assert caught.value.hint.startswith(hint)
+    with pytest.raises(RefusedError, match="has no feedback"):  # nothing of it was recorded
+        mission.say(None, retract=True)
+    for place in ("notes.txt:5", "notes.txt:6", "notes.txt:19", "notes.txt:20", "logo.bin:3", "calc/core.py:2"):
+        assert mission.say("bad", hunk=place).feedback[-1].place == place
+
+
+def test_a_place_in_an_attempt_without_a_change_or_with_many_hunks(tmp_path: Path) -> None:
+    kit = MissionKit(tmp_path)
+    idle = Followed(kit, kit.run("true").id)
+    with pytest.raises(NotFoundError) as caught:
+        idle.say("bad", hunk="calc/core.py:2")
+    assert caught.value.hint == "it changed no file: leave the place out"
+    many = Followed(kit, kit.run("for each in $(seq 30); do echo x > calc/made_$each.py; done").id)
+    with pytest.raises(NotFoundError) as caught:
+        many.say("bad", hunk="calc/core.py:2")
+    assert (caught.value.hint.count("made_"), caught.value.hint.endswith(", ...")) == (12, True)
 
 
 def test_feedback_on_a_red_attempt_is_recorded_and_does_not_count(tmp_path: Path) -> None:

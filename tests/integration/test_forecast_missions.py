@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import repository
+from msgspec.structs import replace
 from tests.used_state import used_state
 
 from chargehand.app.composition import App
@@ -110,7 +111,7 @@ def test_a_mission_is_forecast_before_and_after_its_attempts_and_compared_at_its
     assert 0.2 < first.cost_usd.middle < 1
     with StateReader.open(environ=project.environ, cwd=project.repo) as reader:
         after = forecast_mission(reader, mission)
-        assert (after.forecast, after.plan, after.at_start) == (None, None, first)
+        assert (after.forecast, after.plan, after.at_start) == (None, None, replace(first, evidence=""))
         assert after.summary[0].startswith("When it began: ")
         assert after.summary[-1].startswith("It ended promoted: ")
         project.write("")

@@ -108,6 +108,7 @@ def test_the_whole_story(tmp_path: Path) -> None:
     # So does a review, whose comments are answered one by one.
     lines = [("calc/core.py", line, f"point {line}") for line in (1, 2, 6)]
     host.review("bob", request.number, "changes", "please revise", lines)
+    kit.step()  # shows the new result
     kit.step()
     third = next(iter(kit.stories().values())).mission
     assert third != second
@@ -123,6 +124,7 @@ def test_the_whole_story(tmp_path: Path) -> None:
     # A person merges, and the issue is closed.
     host.review("bob", request.number, "approved", "fine")
     kit.ada.merge(kit.name, request.number, commit=request.head_commit, method="squash")
+    kit.step()
     kit.step()
     assert kit.stories() == {}
     assert not kit.ada.issue(kit.name, number).is_open

@@ -74,6 +74,7 @@ def regret(chosen: Sequence[str]) -> float:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_a_thousand_missions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen, replayed = simulate(tmp_path, 1_000, falls_at=500)
     assert replayed == 1_000

@@ -95,7 +95,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "git": "fetch merge rebase commit push",
         "action": "list show log cancel answer run",
         "config": "show get set unset list path edit",
-        "decision": "why list replay rollouts look",
+        "decision": "why list replay reliability forecasts rollouts look",
         "forge": "login logout list test watch",
         "knowledge": "import list show query update export remove",
         "branch": "clean",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import zlib
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome
+from chargehand.core.codec import decode_as
 from chargehand.core.records import MissionForecast
 from chargehand.decisions.decider import Decider
-from chargehand.decisions.forecast_records import ForecastFacts, describe_forecast
+from chargehand.decisions.explanation import check_forecast
+from chargehand.decisions.forecast_records import ForecastDraw, ForecastFacts, describe_forecast
 from chargehand.decisions.forecasts import forecast_mission
 
 ARM = Candidate(agent="native", model="one")
@@ -59,6 +63,58 @@ def test_without_history_a_forecast_is_a_guess_of_unknown_cost_and_time() -> Non
 
 def test_equal_arguments_give_equal_forecasts() -> None:
     assert forecast_mission(FACTS, history(30)) == forecast_mission(FACTS, history(30))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 60), st.integers(1, 3), st.none() | st.floats(0, 3), st.booleans())
+def test_recorded_beliefs_and_seed_give_a_forecast_again(
+    count: int, attempts: int, money: float | None, failed: bool
+) -> None:
+    known = history(count)
+    if failed:  # then something is known of the task and of the family's part of its difficulty
+        known = known.after(outcome(99, good=False, cost=1.0, work="m"))
+    made = forecast_mission(replace(FACTS, attempts=attempts, money_left=money), known)
+    assert check_forecast(decode_as(msgspec.json.encode(made), MissionForecast)) is True
+    assert (made.seed, made.samples) == (zlib.crc32(msgspec.json.encode(draw_of(made).facts)), 8000)
+    assert len(made.evidence) < 8000
+
+
+def draw_of(made: MissionForecast) -> ForecastDraw:
+    return decode_as(made.evidence.encode(), ForecastDraw)
+
+
+def test_a_forecast_that_its_record_does_not_give_is_found() -> None:
+    made = forecast_mission(FACTS, history(30))
+    assert made.seed is not None
+    draw = draw_of(made)
+    changes = (
+        replace(made, seed=made.seed + 1),
+        replace(made, chance=made.chance + 0.01),
+        replace(made, cost_usd=None),
+        replace(made, samples=made.samples // 2),
+        replace(made, evidence=encode(replace(draw, skills=(9.0, 9.0, 9.0)))),
+        replace(made, evidence=encode(replace(draw, facts=replace(draw.facts, money_left=-1.0)))),
+    )
+    assert [check_forecast(each) for each in changes] == [False] * len(changes)
+    unknown = (
+        replace(made, evidence="{}"),
+        replace(made, evidence=encode(replace(draw, policy="forecast-0"))),
+        replace(made, seed=None, samples=0, evidence=""),
+    )
+    assert [check_forecast(each) for each in unknown] == [None] * len(unknown)
+
+
+def encode(draw: ForecastDraw) -> str:
+    return msgspec.json.encode(draw).decode()
+
+
+def test_a_forecast_of_an_earlier_version_is_read() -> None:
+    old = (
+        b'{"chance":0.6,"cost_usd":null,"seconds":null,"person_seconds":null,"unlimited":0.6,"enough_usd":null,'
+        b'"outcomes":3}'
+    )
+    made = decode_as(old, MissionForecast)
+    assert (made.seed, made.samples, made.evidence, check_forecast(made)) == (None, 0, "", None)
 
 
 def test_bands_widen_with_less_history() -> None:

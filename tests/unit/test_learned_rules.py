@@ -180,6 +180,7 @@ def test_the_next_round_tries_the_step_with_the_best_prospects() -> None:
     assert [each.code for each in choice.reasons] == ["retry", "learned"]
     names = [each.name for each in told(choice).candidates]
     assert names[0] == "native with two"
+    assert [path.steps[0].name for path in told(choice).paths] == names
     assert {
         "asking a person",
         "no further attempt",
@@ -214,6 +215,7 @@ def test_a_step_is_explained_without_the_part_that_computes_it_again(monkeypatch
     monkeypatch.setitem(sys.modules, "chargehand.decisions.routing.next_steps", None)
     found = explain_choice(reason)
     assert found is not None
+    assert found.paths == ()
     assert (found.replayed, found.candidates[0].name) == (None, "native with two")
 
 

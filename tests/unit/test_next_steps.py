@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chargehand.decisions.routing.next_steps import ASK, STOP, choose_step, replay_step
-from chargehand.decisions.routing.records import PossibleStep, StepArm, StepDraw
+from chargehand.decisions.routing.next_steps import ASK, STOP, choose_step, list_ladder, replay_step
+from chargehand.decisions.routing.records import FollowingStep, PossibleStep, StepArm, StepDraw
 from chargehand.decisions.routing.value import DIFFICULTY, FAMILY, FAMILY_SHARE
 
 FAMILIES = ("a", "b")
@@ -84,6 +85,26 @@ def test_the_values_are_those_of_the_best_order(
     assert max(values.values()) == pytest.approx(best_value(steps, (), draw), abs=1e-9)
     assert values[found.chosen] == max(values.values())
     assert replay_step(found) == found
+    paths = list_ladder(found)
+    assert [path[0].name for path in paths] == [each.name for each in found.valued]
+    for path in paths:
+        check_path(path, steps, draw)
+
+
+def check_path(path: Sequence[FollowingStep], steps: Sequence[PossibleStep], draw: StepDraw) -> None:
+    """Check that all steps after the first are the best ones, and that numbers are given what was red before."""
+    by_name, tried = {each.name: each for each in steps}, list[PossibleStep]()
+    for place, each in enumerate(path):
+        reached = chance_all_red([arm for one in tried for arm in one.arms], draw)
+        assert each.reached == pytest.approx(reached, abs=1e-9)
+        if place:
+            assert each.value == pytest.approx(best_value([*steps], (*tried,), draw), abs=1e-9)
+        if each.name in by_name:
+            now = by_name[each.name]
+            assert each.value == pytest.approx(value_of(now, [*steps], (*tried,), draw), abs=1e-9)
+            tried.append(now)
+    assert [each.name for each in path[:-1]] == [each.name for each in tried]
+    assert path[-1].name in (ASK, STOP)
 
 
 AGAIN = step("again", ("a", 0.0, 0.1), strategy="approach")

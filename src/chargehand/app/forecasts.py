@@ -38,7 +38,7 @@ class ForecastDocument(Document, frozen=True):
     """`mission forecast`: `forecast` of a mission, or `plan` of its unfinished tasks, unless it has ended.
 
     `at_start` is the forecast before its first attempt, if one was recorded. `cost_usd` (`None`: unknown) and
-    `seconds` are those so far. `summary` says it in words.
+    `seconds` are those so far. `summary` says it in words. Forecasts are without their evidence.
     """
 
     mission: str
@@ -76,10 +76,10 @@ def forecast_mission(reader: StateReader, name: str) -> ForecastDocument:
 
         request = _request_now(state, state.request)
         facts = gather_facts(state, state.config or Config(), request)
-        forecast = forecasts.forecast_mission(facts, history())
+        forecast = replace(forecasts.forecast_mission(facts, history()), evidence="")
     cost = total_cost([state]) if state.tasks is None else state.tasks.cost_usd
     seconds = state.seconds_used if state.plan is None else state.plan_elapsed
-    at_start = state.forecasts[0].forecast if state.forecasts else None
+    at_start = replace(state.forecasts[0].forecast, evidence="") if state.forecasts else None
     return ForecastDocument(
         mission=state.id,
         status=state.status,

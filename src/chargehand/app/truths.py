@@ -10,12 +10,15 @@ from typing import Literal
 from msgspec import Struct
 
 from chargehand.app.composition import App
+from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import FeedbackGiven, FeedbackRetracted, PromotionFollowed
 from chargehand.core.records import Feedback, Promotion
 from chargehand.core.state import SETTLED, AttemptState, MissionState
 from chargehand.core.truth import TRUTH_TYPES, MissionTruth
 from chargehand.missions.journal import claim_mission
+from chargehand.reports.changed_places import ChangedPlace, list_places
 from chargehand.reports.documents import Document
 from chargehand.store.rows import MissionFilter
 from chargehand.workspace.depot import Depot
@@ -27,6 +30,7 @@ _MOST_DAYS = 36_500
 # A look that no person asked for ends after so many seconds: a person may wait for a mission to start.
 _QUIET_SECONDS = 0.5
 _LONGEST_NOTE = 2_000
+_MOST_SHOWN = 12
 Word = Literal["good", "bad"]
 
 
@@ -150,7 +154,8 @@ def give_feedback(
     """Record a person's word on an attempt, by default the promoted or last one; `hunk` is a `PATH:LINE` of it.
 
     With `retract` that person's earlier words on the mission, or on the attempt, count no more. Raises
-    `UsageError`, `NotFoundError`, and `RefusedError` (`no_attempt`, `no_feedback`).
+    `UsageError`, `NotFoundError` (also for a place that is not in the attempt's change), and `RefusedError`
+    (`no_attempt`, `no_feedback`).
     """
     if retract == (word is not None):
         raise UsageError("give either good or bad, or --retract", hint=f"chargehand feedback {name} good")
@@ -159,10 +164,9 @@ def give_feedback(
         return _retract(app, state, attempt)
     if len(note) > _LONGEST_NOTE:
         raise UsageError(f"the note has more than {_LONGEST_NOTE} characters", hint="shorten it")
-    path, _, line = (hunk or "-:1").rpartition(":")
-    if not path or not line.isascii() or not line.isdecimal() or int(line[:9]) < 1:
-        raise UsageError(f"{hunk!r} is not a place in a file", hint="write PATH:LINE, such as src/app.py:12")
     judged = _find_attempt(app, state, attempt)
+    if hunk is not None:
+        _check_place(app, state, judged, hunk)
     given = FeedbackGiven(
         identity=app.identity(), attempt=judged.id, good=word == "good", place=hunk or "", note=note
     )
@@ -171,6 +175,36 @@ def give_feedback(
         end = f"{judged.status} with a red verdict" if judged.verdict == "red" else judged.status
         warning = f"attempt {judged.number} is {end}: choices learn from that, not from this word"
     return _record(app, state.id, given, warning)
+
+
+def _check_place(app: App, state: MissionState, judged: AttemptState, place: str) -> None:
+    """Raise `UsageError` unless a place is a line of the attempt's change, and name the hunks of that."""
+    path, _, line = place.rpartition(":")
+    if not path or not line.isascii() or not line.isdecimal() or int(line[:9]) < 1:
+        raise UsageError(f"{place!r} is not a place in a file", hint="write PATH:LINE, such as src/app.py:12")
+    places = _find_places(app, state, judged)
+    if any(each.has(path, int(line[:9])) for each in places):
+        return
+    # Those of the named file come first: a wrong line is the likeliest mistake.
+    shown = [str(each) for each in sorted(places, key=lambda each: each.path != path)]
+    shown[_MOST_SHOWN:] = ["..."] if len(shown) > _MOST_SHOWN else []
+    raise NotFoundError(
+        f"{place!r} is not in the change of attempt {judged.number}",
+        hint=f"its hunks are {', '.join(shown)}" if shown else "it changed no file: leave the place out",
+    )
+
+
+def _find_places(app: App, state: MissionState, judged: AttemptState) -> tuple[ChangedPlace, ...]:
+    """Return the hunks of an attempt's change: as it was promoted, otherwise as in its last checkpoint."""
+    depot = app.projects.mission_depot(state)
+    promoted = [each for each in _read_truth(app, state.id).promotions if each.attempt == judged.id]
+    if promoted:
+        return tuple(list_places(depot, promoted[-1].base.tree, depot.tree_of(promoted[-1].commit)))
+    lines = map(read_payload, app.store.log.read(state.id, types=(CheckpointMade.type,)))
+    made = [each for each in lines if isinstance(each, CheckpointMade) and each.attempt == judged.id]
+    if not made or state.base is None:
+        return ()
+    return tuple(list_places(depot, state.base.tree, made[-1].checkpoint.tree))
 
 
 def _retract(app: App, state: MissionState, attempt: int | None) -> FeedbackDocument:

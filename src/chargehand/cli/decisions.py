@@ -262,6 +262,86 @@ def replay(mission: str | None, out: Output) -> int:
 
 
 @decision.command()
+@click.option("--limit", type=click.IntRange(1, 500), default=500, help="Of so many newest missions.")
+@json_option
+def reliability(limit: int, out: Output) -> None:
+    """Compare predicted chances with what happened.
+
+    Each row is a tenth of the chance: how many predictions were in it, their mean, and how many came true, with an
+    80 % interval. In a reliable row the mean is within that interval.
+
+    \b
+    Example:
+      chargehand decision reliability
+    """
+    from chargehand.reports.predictions import measure_reliability
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        found = measure_reliability(reader, limit=limit)
+    out.document(found)
+    for what, each in (("Learned choices", found.choices), ("Forecasts", found.forecasts)):
+        if not each.bins or each.brier is None or each.rate_brier is None:
+            out.text(f"{what}: none with a known outcome in {found.missions} missions; open: {each.open}.")
+            continue
+        errors = f"squared error {each.brier:.3f}, of the plain rate {each.rate_brier:.3f}"
+        out.text(f"{what}: {each.count} with a known outcome, open: {each.open}; {errors}.")
+        out.table(
+            ("CHANCE", "NUMBER", "MEAN", "CAME TRUE", "80 % INTERVAL"),
+            [
+                (
+                    f"{one.low:.0%} to {one.high:.0%}",
+                    str(one.count),
+                    f"{one.predicted:.0%}",
+                    f"{one.good} ({one.rate:.0%})",
+                    f"{one.rate_low:.0%} to {one.rate_high:.0%}",
+                )
+                for one in each.bins
+            ],
+        )
+
+
+@decision.command()
+@click.option("--limit", type=click.IntRange(1, 500), default=20, help="Of so many newest missions.")
+@json_option
+def forecasts(limit: int, out: Output) -> None:
+    """List recorded forecasts of missions, each computed again from its seed.
+
+    \b
+    Example:
+      chargehand decision forecasts
+    """
+    from chargehand.decisions.forecast_records import describe_band, format_span
+    from chargehand.reports.predictions import list_forecasts
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        found = list_forecasts(reader, limit=limit)
+    out.document(found)
+    if not found.forecasts:
+        out.text("No forecast is recorded.")
+        if not found.learns:
+            out.text("next:     chargehand config set decisions.learned true")
+        return
+    rows = [
+        (
+            each.mission,
+            str(each.after),
+            f"{each.chance:.0%}" + (" (guess)" if each.is_guess else ""),
+            describe_band(each.cost_usd, "unknown", lambda usd: f"{usd:.2f} USD"),
+            describe_band(each.seconds, "unknown", format_span),
+            "-" if each.seed is None else f"{each.seed}, {each.samples}",
+            _AGAIN[each.reproduced],
+        )
+        for each in found.forecasts
+    ]
+    out.table(("MISSION", "AFTER", "CHANCE", "COST", "TIME", "SEED, SAMPLES", "COMPUTED AGAIN"), rows)
+
+
+_AGAIN = {True: "the same", False: "other numbers", None: "not possible"}
+
+
+@decision.command()
 @json_option
 def rollouts(out: Output) -> None:
     """Show roll-outs of models and policies, with the outcomes of both sides.
@@ -403,6 +483,11 @@ def _show_choice(out: Output, choice: ExplainedChoice) -> None:
         (each.name, f"{each.chance:.0%}", _price(each), f"{each.value_usd:.2f} USD") for each in learned.candidates
     ]
     out.table(("CANDIDATE", "CHANCE", "PRICE", "VALUE"), rows)
+    for path in learned.paths:
+        first, *then = path.steps
+        if then:
+            after = ", ".join(f"{each.name} ({each.reached:.0%})" for each in then)
+            out.text(f"  After {first.name}, with the chance that it comes to that: {after}.")
     for left in learned.left_out:
         out.text(f"  {left.name} {_LEFT_OUT[left.reason]}")
     guess = ", a guess" if learned.is_guess else ""

@@ -169,6 +169,8 @@ class MissionForecast(Struct, frozen=True, kw_only=True):
     cost, of any for the time. `person_seconds` is the median time until it stops without a result, in the cases in
     which it does. `unlimited` is the chance if the mission's budget had no bound, and `enough_usd` the budget that
     four in five of those successes need. `outcomes` counts the attempts of the project that it was made from.
+    `evidence` has the beliefs that it was sampled from, as JSON: with `seed` and the number of `samples` they give
+    the same forecast again. Forecasts of earlier versions have none of the three.
     """
 
     chance: float
@@ -178,6 +180,9 @@ class MissionForecast(Struct, frozen=True, kw_only=True):
     unlimited: float
     enough_usd: float | None
     outcomes: int
+    seed: int | None = None
+    samples: int = 0
+    evidence: str = ""
 
     @property
     def is_guess(self) -> bool:

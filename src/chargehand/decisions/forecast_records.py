@@ -33,6 +33,34 @@ class ForecastFacts(Struct, frozen=True, kw_only=True):
     running_seconds: float = 0.0
 
 
+class ForecastDraw(Struct, frozen=True, kw_only=True):
+    """The beliefs about one agent with its model and about one mission, from which its forecast was sampled.
+
+    Rows of lists belong to the three weights of the shared difficulty. `skills`, `skill_variances` and
+    `log_weights` are as in `KindBelief`, `difficulty` and `family` as in `TaskBelief` (`None`: nothing is known of
+    the family's part). `costs` counts the known costs of the arm, `squares` and `count` give the spread of its log
+    price, `arm_squares` that of its own. `task_price` is the part of the log price that belongs to the task.
+    """
+
+    policy: str
+    facts: ForecastFacts
+    outcomes: int
+    log_weights: tuple[float, ...]
+    skills: tuple[float, ...]
+    skill_variances: tuple[float, ...]
+    difficulty: tuple[tuple[float, ...], ...]
+    family: tuple[tuple[tuple[float, ...], ...], ...] | None
+    price: float
+    price_variance: float
+    squares: float
+    count: float
+    arm_squares: float
+    costs: int
+    task_price: float
+    task_price_variance: float | None
+    time: LogNormal | None
+
+
 class LogNormal(Struct, frozen=True, kw_only=True):
     """The log of a positive quantity: mean, the variance of the mean, and the variance between attempts."""
 

@@ -181,7 +181,7 @@ class LocalForge:
             self.directory.save(repository, name, new)
         return new
 
-    def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
+    def delete_comment(self, repository: str, number: int, comment: int) -> None:
         """Delete a comment of the account."""
         with self._change(repository, "read"):
             name, _ = self._own_comment(repository, number, comment)
@@ -378,8 +378,9 @@ class LocalForge:
         with self._change(repository, "read"):
             self.directory.item(repository, number)
             safe = re.sub(r"[^\w.-]", "_", name)[-100:]
-            place = f"files/{number}/{hashlib.sha256(content).hexdigest()[:16]}-{safe}"
-            self.directory.save(repository, place, content)
+            place = f"files/{number}/{safe}"
+            if not self.directory.place(repository, place).exists():
+                self.directory.save(repository, place, content)
         return self.directory.place(repository, place).as_uri()
 
     def ensure_hook(self, repository: str, address: str, secret: str) -> None:

@@ -95,6 +95,7 @@ class GiveFeedback(McpArguments, frozen=True):
     mission: MissionName
     word: Annotated[Literal["good", "bad"] | None, Meta(description="The word of your person.")] = None
     attempt: Annotated[int | None, Meta(description="By default the promoted or last one.")] = None
+    hunk: Annotated[_Words | None, Meta(description="A place of its change, PATH:LINE.")] = None
     note: Annotated[str, Meta(max_length=2000, description="The reason, for other people.")] = ""
     retract: Annotated[bool, Meta(description="Take earlier words back; without a word.")] = False
 

@@ -20,17 +20,24 @@ from chargehand.operations.operation import (
     Short,
     Words,
 )
-from chargehand.reports import choices
+from chargehand.reports import choices, predictions
 from chargehand.reports.choices import ChoiceList, MissionChoices, ReplayedChoices
+from chargehand.reports.predictions import ForecastList, ReliabilityDocument
 from chargehand.reports.reading import StateReader
 
 OPERATIONS = OperationTable()
 
 
 class ChoicesQuery(RestArguments, frozen=True):
-    """The number of newest missions whose choices are listed."""
+    """The number of newest missions whose choices or forecasts are listed."""
 
     limit: Limit = 20
+
+
+class ReliabilityQuery(RestArguments, frozen=True):
+    """The number of newest missions whose predictions are compared with what happened."""
+
+    limit: Limit = 500
 
 
 class ReplayQuery(RestArguments, frozen=True):
@@ -76,6 +83,18 @@ def list_choices(reader: StateReader, call: ChoicesQuery, by: Caller) -> ChoiceL
 def replay_choices(reader: StateReader, call: ReplayQuery, by: Caller) -> ReplayedChoices:
     """Compute learned choices again from their records."""
     return choices.replay_choices(reader, call.mission)
+
+
+@OPERATIONS.add("GET", "/choices/reliability", action="mission.list", commands=("decision reliability",))
+def measure_reliability(reader: StateReader, call: ReliabilityQuery, by: Caller) -> ReliabilityDocument:
+    """Compare the chances of learned choices and forecasts with what happened."""
+    return predictions.measure_reliability(reader, limit=call.limit)
+
+
+@OPERATIONS.add("GET", "/forecasts", action="mission.list", commands=("decision forecasts",))
+def list_forecasts(reader: StateReader, call: ChoicesQuery, by: Caller) -> ForecastList:
+    """List recorded forecasts, and compute them again from their seeds."""
+    return predictions.list_forecasts(reader, limit=call.limit)
 
 
 @OPERATIONS.add("POST", "/missions/{mission}/feedback", action="mission.feedback", commands=("feedback",))

@@ -141,7 +141,7 @@ def _update(known: _KnownOutcomes, mission: str, listing: MissionListing, truth:
     for attempt in summary.attempts:
         if attempt.copied or attempt.id not in known.outcomes:  # a copy counts in the mission that it is from
             continue
-        is_good = _judge(attempt)
+        is_good = judge_attempt(attempt)
         if is_good is None:
             known.outcomes[attempt.id] = None
             continue
@@ -160,7 +160,7 @@ def _update(known: _KnownOutcomes, mission: str, listing: MissionListing, truth:
             known.outcomes[attempt.id] = outcome
 
 
-def _judge(attempt: AttemptState) -> bool | None:
+def judge_attempt(attempt: AttemptState) -> bool | None:
     """Return whether an attempt was good, `None` if its end says nothing of its agent and model."""
     if attempt.status == "running":
         return None

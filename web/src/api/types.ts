@@ -796,6 +796,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/choices/reliability": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Compare the chances of learned choices and forecasts with what happened.
+         * @description Needs the role viewer and the scope read. Like `chargehand decision reliability`.
+         */
+        get: operations["get_choices_reliability"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/forecasts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List recorded forecasts, and compute them again from their seeds.
+         * @description Needs the role viewer and the scope read. Like `chargehand decision forecasts`.
+         */
+        get: operations["get_forecasts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/missions/{mission}/feedback": {
         parameters: {
             query?: never;
@@ -2254,7 +2294,8 @@ export interface components {
          *     `gain_usd` is the value of the chosen one over the second's, or over no attempt. `outcomes` counts the attempts
          *     it was learned from, `is_guess` marks few of them. `replayed` says whether computing it again gave the same
          *     numbers; `None`: that needs an optional part that is not installed. `causes` has the probability of each cause
-         *     of the failure before it, for a choice of what to do next.
+         *     of the failure before it, for a choice of what to do next, and `paths` a path for each candidate, the best
+         *     first (empty if numpy is not installed).
          */
         ChoiceExplanation: {
             policy: string;
@@ -2270,6 +2311,8 @@ export interface components {
             causes: {
                 [key: string]: number;
             };
+            /** @default [] */
+            paths: components["schemas"]["StepPath"][];
         };
         /**
          * ChoiceList
@@ -2653,7 +2696,7 @@ export interface components {
          * @description `mission forecast`: `forecast` of a mission, or `plan` of its unfinished tasks, unless it has ended.
          *
          *     `at_start` is the forecast before its first attempt, if one was recorded. `cost_usd` (`None`: unknown) and
-         *     `seconds` are those so far. `summary` says it in words.
+         *     `seconds` are those so far. `summary` says it in words. Forecasts are without their evidence.
          */
         ForecastDocument: {
             mission: string;
@@ -2664,6 +2707,15 @@ export interface components {
             cost_usd: number | null;
             seconds: number;
             summary: string[];
+        };
+        /**
+         * ForecastList
+         * @description Forecasts of the newest missions, the newest first; the rest is as in `ReliabilityDocument`.
+         */
+        ForecastList: {
+            learns: boolean;
+            installed: boolean;
+            forecasts: components["schemas"]["RecordedForecast"][];
         };
         /**
          * HunkPlan
@@ -3110,6 +3162,8 @@ export interface components {
          *     cost, of any for the time. `person_seconds` is the median time until it stops without a result, in the cases in
          *     which it does. `unlimited` is the chance if the mission's budget had no bound, and `enough_usd` the budget that
          *     four in five of those successes need. `outcomes` counts the attempts of the project that it was made from.
+         *     `evidence` has the beliefs that it was sampled from, as JSON: with `seed` and the number of `samples` they give
+         *     the same forecast again. Forecasts of earlier versions have none of the three.
          */
         MissionForecast: {
             chance: number;
@@ -3119,6 +3173,12 @@ export interface components {
             unlimited: number;
             enough_usd: number | null;
             outcomes: number;
+            /** @default null */
+            seed: number | null;
+            /** @default 0 */
+            samples: number;
+            /** @default  */
+            evidence: string;
         };
         /**
          * MissionListDocument
@@ -3561,6 +3621,21 @@ export interface components {
             renamed_from: string | null;
         };
         /**
+         * PathStep
+         * @description A step after a failure: the chance to solve the task now, price and value in USD, as in `ComparedCandidate`.
+         *
+         *     `reached` is the chance that all steps before it on its path fail; the others are given that they do. The value
+         *     includes the best steps after it.
+         */
+        PathStep: {
+            name: string;
+            reached: number;
+            chance: number;
+            price_usd: number;
+            value_usd: number;
+            known_costs: number;
+        };
+        /**
          * Percentiles
          * @description Seconds or bytes at three percentiles by nearest rank, `None` without known values.
          *
@@ -3833,6 +3908,74 @@ export interface components {
         Reason: {
             code: string;
             message: string;
+        };
+        /**
+         * RecordedForecast
+         * @description A forecast as it was recorded after so many attempts, and what happened.
+         *
+         *     `is_good` says whether an attempt passed after it, `None` while that is open. `cost_usd` and `seconds` have the
+         *     forecast bands of the mission's totals, `spent_usd` and `used_seconds` the totals of its attempts so far.
+         *     `seed` is `None` for forecasts of earlier versions. `reproduced` says whether seed and recorded beliefs give it
+         *     again; `None`: it has none, they are of another version, or an optional part is not installed.
+         */
+        RecordedForecast: {
+            mission: string;
+            time: string;
+            after: number;
+            chance: number;
+            cost_usd: components["schemas"]["Band"] | null;
+            seconds: components["schemas"]["Band"] | null;
+            outcomes: number;
+            is_guess: boolean;
+            seed: number | null;
+            samples: number;
+            reproduced: boolean | null;
+            is_good: boolean | null;
+            spent_usd: number | null;
+            used_seconds: number;
+        };
+        /**
+         * Reliability
+         * @description Predicted chances against what happened, in tenths of the chance; empty tenths are left out.
+         *
+         *     `brier` is the mean squared error of the chances, `rate_brier` that of the plain rate of all; `None` without a
+         *     prediction whose outcome is known. `open` counts those without one.
+         */
+        Reliability: {
+            bins: components["schemas"]["ReliabilityBin"][];
+            count: number;
+            open: number;
+            brier: number | null;
+            rate_brier: number | null;
+        };
+        /**
+         * ReliabilityBin
+         * @description The predictions from `low` to `high`: their number, how many came true, mean chance and observed rate.
+         *
+         *     The rate has an 80 % interval (Wilson) from `rate_low` to `rate_high`.
+         */
+        ReliabilityBin: {
+            low: number;
+            high: number;
+            count: number;
+            good: number;
+            predicted: number;
+            rate: number;
+            rate_low: number;
+            rate_high: number;
+        };
+        /**
+         * ReliabilityDocument
+         * @description The reliability of learned choices and of forecasts in the newest missions.
+         *
+         *     `learns` says whether decisions are learned now, `installed` whether the optional part for that is there.
+         */
+        ReliabilityDocument: {
+            missions: number;
+            learns: boolean;
+            installed: boolean;
+            choices: components["schemas"]["Reliability"];
+            forecasts: components["schemas"]["Reliability"];
         };
         /**
          * RemovedNetwork
@@ -4334,6 +4477,13 @@ export interface components {
             checkpoints: components["schemas"]["CheckpointStats"];
             sandboxes: components["schemas"]["SandboxStats"];
             network: components["schemas"]["NetworkStats"];
+        };
+        /**
+         * StepPath
+         * @description A possible step after a failure, and the best steps that would follow if each of them fails too.
+         */
+        StepPath: {
+            steps: components["schemas"]["PathStep"][];
         };
         /**
          * SystemView
@@ -5656,7 +5806,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description `mission forecast`: `forecast` of a mission, or `plan` of its unfinished tasks, unless it has ended. `at_start` is the forecast before its first attempt, if one was recorded. `cost_usd` (`None`: unknown) and `seconds` are those so far. `summary` says it in words. */
+            /** @description `mission forecast`: `forecast` of a mission, or `plan` of its unfinished tasks, unless it has ended. `at_start` is the forecast before its first attempt, if one was recorded. `cost_usd` (`None`: unknown) and `seconds` are those so far. `summary` says it in words. Forecasts are without their evidence. */
             200: {
                 headers: {
                     /** @description Identifies this content. */
@@ -6776,6 +6926,84 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ReplayedChoices"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_choices_reliability: {
+        parameters: {
+            query?: {
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The reliability of learned choices and of forecasts in the newest missions. `learns` says whether decisions are learned now, `installed` whether the optional part for that is there. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReliabilityDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_forecasts: {
+        parameters: {
+            query?: {
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Forecasts of the newest missions, the newest first; the rest is as in `ReliabilityDocument`. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForecastList"];
                 };
             };
             /** @description The client has it already: its `If-None-Match` names this content. */

@@ -1,12 +1,12 @@
 import { describe, expect, it } from "vitest";
-import type { BeliefNode, ListedChoice } from "../api/contract";
-import { curve, describeReplay, describeSide, drawnNodes, findChosen, posteriorSearch } from "./figures";
+import type { BeliefNode, ListedChoice, RecordedForecast } from "../api/contract";
+import { curve, describeErrors, describeReplay, describeReproduced, describeSide, dotRadius, drawnNodes, findChosen, posteriorSearch } from "./figures";
 
 const node = (name: string, parents: string[] = []): BeliefNode => ({ name, states: ["yes", "no"], parents, table: [], counts: [], note: "" });
 
 function learned(chosen: string): NonNullable<ListedChoice["learned"]> {
   const candidates = ["a", "b"].map((name) => ({ name, chance: 0.5, price_usd: 1, value_usd: 2, known_costs: 3 }));
-  return { policy: "p", chosen, worth_usd: 5, gain_usd: 1, outcomes: 9, is_guess: false, replayed: true, candidates, left_out: [], causes: {} };
+  return { policy: "p", chosen, worth_usd: 5, gain_usd: 1, outcomes: 9, is_guess: false, replayed: true, candidates, left_out: [], causes: {}, paths: [] };
 }
 
 describe("choices", () => {
@@ -22,6 +22,28 @@ describe("choices", () => {
     expect(describeReplay({ same: 0, skipped: 0, different: [] })).toBe("There are no learned choices to compute.");
     expect(describeReplay({ same: 1, skipped: 0, different: [] })).toBe("1 of 1 learned choice gave the same numbers.");
     expect(describeReplay({ same: 1, skipped: 2, different: [other] })).toMatch(/^1 of 2 learned choices gave the same numbers. 2 could not/);
+  });
+});
+
+describe("predictions", () => {
+  it("draws a dot whose area is the number, and none too small to see", () => {
+    expect(dotRadius(8, 8)).toBe(9);
+    expect(dotRadius(2, 8)).toBe(4.5);
+    expect(dotRadius(1, 10_000)).toBe(3);
+  });
+
+  it("compares the error with that of the plain rate, if an outcome is known", () => {
+    const none = { bins: [], count: 0, open: 2, brier: null, rate_brier: null };
+    expect(describeErrors(none)).toBe("0 with a known outcome, 2 open.");
+    expect(describeErrors({ ...none, count: 9, brier: 0.2, rate_brier: 0.25 })).toContain("error 0.200, of the plain rate 0.250");
+  });
+
+  it("says why a forecast cannot be computed again", () => {
+    const made = { seed: 7, reproduced: true } as RecordedForecast;
+    expect(describeReproduced(made)).toBe("the same numbers");
+    expect(describeReproduced({ ...made, reproduced: false })).toMatch(/^other numbers/);
+    expect(describeReproduced({ ...made, reproduced: null })).toContain("another version");
+    expect(describeReproduced({ ...made, seed: null, reproduced: null })).toContain("without a seed");
   });
 });
 

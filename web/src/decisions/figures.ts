@@ -1,5 +1,5 @@
 /** Logic of the page on decisions: which candidate was chosen, what a replay and a roll-out say, evidence in queries. */
-import type { BeliefNode, ListedChoice, ReplayedChoices, RolloutView } from "../api/contract";
+import type { BeliefNode, ListedChoice, RecordedForecast, Reliability, ReplayedChoices, RolloutView } from "../api/contract";
 import { count, percent, UNKNOWN } from "../format";
 import type { Point } from "../mission/plan/layout";
 
@@ -52,4 +52,22 @@ export function curve(points: readonly Point[]): string {
       return `C${middle} ${before.y} ${middle} ${y} ${x} ${y}`;
     })
     .join("");
+}
+
+/** Returns the radius of a dot whose area grows with a count; the smallest is still seen. */
+export function dotRadius(number: number, most: number): number {
+  return Math.max(3, 9 * Math.sqrt(number / most));
+}
+
+export function describeErrors({ count: known, open, brier, rate_brier }: Reliability): string {
+  const numbers = `${known} with a known outcome, ${open} open.`;
+  if (brier === null || rate_brier === null) return numbers;
+  return `${numbers} Mean squared error ${brier.toFixed(3)}, of the plain rate ${rate_brier.toFixed(3)}: smaller is better.`;
+}
+
+/** Returns whether a forecast's record gives its numbers again, and why not if that is unknown. */
+export function describeReproduced({ seed, reproduced }: RecordedForecast): string {
+  if (seed === null) return "not possible: of an earlier version, without a seed";
+  if (reproduced === null) return "not possible: of another version, or an optional part is not installed";
+  return reproduced ? "the same numbers" : "other numbers: its record was changed";
 }

@@ -13,7 +13,7 @@ import numpy as np
 from chargehand.decisions.processes.mdp import Transition, sparse_process
 from chargehand.decisions.processes.solving import iterate_values
 from chargehand.decisions.routing.conclusion import FEW_OUTCOMES
-from chargehand.decisions.routing.records import PossibleStep, StepChoice, StepDraw, ValuedStep
+from chargehand.decisions.routing.records import FollowingStep, PossibleStep, StepChoice, StepDraw, ValuedStep
 from chargehand.decisions.routing.value import chances_all_red, solve_chances
 
 STEP_POLICY = "next-step-1"
@@ -27,8 +27,84 @@ def choose_step(
 ) -> StepChoice:
     """Return the step with the highest value; of equal ones the first of `steps`, then a person, then no other."""
     steps = _limit(steps)
-    prices = [sum(float.fromhex(arm.price) for arm in step.arms) for step in steps]
-    red = _chances_red(steps, draw)
+    prices = _list_prices(steps)
+    values, red = _value_steps(steps, draw)
+    count = len(steps)
+    valued = [
+        ValuedStep(
+            name=step.name,
+            strategy=step.strategy,
+            chance=1 - red[1 << place],
+            price=prices[place],
+            value=values[0][place],
+            costs=step.costs,
+        )
+        for place, step in enumerate(steps)
+    ]
+    if draw.person_price is not None:
+        person = ValuedStep(
+            name=ASK, strategy=ASK, chance=draw.person_chance, price=draw.person_price, value=values[0][count]
+        )
+        valued.append(person)
+    valued.append(ValuedStep(name=STOP, strategy=STOP, chance=0.0, price=0.0, value=0.0))
+    ranked = tuple(sorted(valued, key=lambda each: -each.value))
+    return StepChoice(
+        policy=STEP_POLICY,
+        chosen=ranked[0].name,
+        valued=ranked,
+        steps=tuple(steps),
+        draw=draw,
+        causes=causes,
+        outcomes=outcomes,
+        guess=outcomes < FEW_OUTCOMES,
+    )
+
+
+def list_ladder(choice: StepChoice) -> tuple[tuple[FollowingStep, ...], ...]:
+    """Return for each valued step, in their order, the path that begins with it and goes on with the best steps.
+
+    A path ends with a person or no further attempt.
+    """
+    names = [*(each.name for each in choice.steps), ASK, STOP]
+    values, red = _value_steps(choice.steps, choice.draw)
+    return tuple(_follow(choice, names.index(each.name), values, red) for each in choice.valued)
+
+
+def _follow(
+    choice: StepChoice, action: int, values: Sequence[Sequence[float]], red: Sequence[float]
+) -> tuple[FollowingStep, ...]:
+    prices, count = _list_prices(choice.steps), len(choice.steps)
+    path, tried = list[FollowingStep](), 0
+    while action < count:
+        step, after = choice.steps[action], tried | 1 << action
+        chance = 1 - red[after] / red[tried] if red[tried] > 0 else 0.0
+        price, value = prices[action], values[tried][action]
+        path.append(
+            FollowingStep(
+                name=step.name, reached=red[tried], chance=chance, price=price, value=value, costs=step.costs
+            )
+        )
+        tried = after
+        # Of equal values the first, as in a choice.
+        action = values[tried].index(max(values[tried]))
+    asks = action == count
+    end = FollowingStep(
+        name=ASK if asks else STOP,
+        reached=red[tried],
+        chance=choice.draw.person_chance if asks else 0.0,
+        price=(choice.draw.person_price or 0.0) if asks else 0.0,
+        value=values[tried][action],
+    )
+    return (*path, end)
+
+
+def _list_prices(steps: Sequence[PossibleStep]) -> list[float]:
+    return [sum(float.fromhex(arm.price) for arm in step.arms) for step in steps]
+
+
+def _value_steps(steps: Sequence[PossibleStep], draw: StepDraw) -> tuple[list[list[float]], list[float]]:
+    """Return per set of red steps (a bit mask) the value of each step, a person and the end, and their chance."""
+    prices, red = _list_prices(steps), _chances_red(steps, draw)
     count, places = len(steps), 1 << len(steps)
     rewards = np.zeros((places + 1, count + 2))
     allowed = np.zeros((places + 1, count + 2), dtype=np.bool_)
@@ -49,35 +125,8 @@ def choose_step(
         allowed[tried, count + 1] = True
         transitions.append(Transition(tried, count + 1, places, 1.0))
     process = sparse_process(transitions, rewards, discount=1.0, allowed=allowed)
-    values = process.action_values(iterate_values(process).values)[0].tolist()
-    valued = [
-        ValuedStep(
-            name=step.name,
-            strategy=step.strategy,
-            chance=1 - red[1 << place],
-            price=prices[place],
-            value=values[place],
-            costs=step.costs,
-        )
-        for place, step in enumerate(steps)
-    ]
-    if draw.person_price is not None:
-        person = ValuedStep(
-            name=ASK, strategy=ASK, chance=draw.person_chance, price=draw.person_price, value=values[count]
-        )
-        valued.append(person)
-    valued.append(ValuedStep(name=STOP, strategy=STOP, chance=0.0, price=0.0, value=0.0))
-    ranked = tuple(sorted(valued, key=lambda each: -each.value))
-    return StepChoice(
-        policy=STEP_POLICY,
-        chosen=ranked[0].name,
-        valued=ranked,
-        steps=tuple(steps),
-        draw=draw,
-        causes=causes,
-        outcomes=outcomes,
-        guess=outcomes < FEW_OUTCOMES,
-    )
+    found: list[list[float]] = process.action_values(iterate_values(process).values).tolist()
+    return found, red
 
 
 def replay_step(choice: StepChoice) -> StepChoice:

@@ -243,6 +243,20 @@ class StepChoice(Struct, frozen=True, kw_only=True):
     guess: bool
 
 
+class FollowingStep(Struct, frozen=True, kw_only=True):
+    """A step on a path of steps: `reached` is the chance that all steps before it are red.
+
+    Chance, price and value are as in `ValuedStep`, given that it is reached.
+    """
+
+    name: str
+    reached: float
+    chance: float
+    price: float
+    value: float
+    costs: int = 0
+
+
 class RouterForecast(Struct, frozen=True, kw_only=True):
     """A forecast of the next tasks: the cost of all in USD with its band, the number solved with its band.
 

@@ -7,6 +7,7 @@ import { clock, count, money, plainText } from "../../format";
 import { useNow } from "../../useNow";
 import "./choices.css";
 import { ForecastCard } from "./ForecastCard";
+import { StepTree } from "./StepTree";
 
 type Learned = NonNullable<ExplainedChoice["learned"]>;
 
@@ -86,6 +87,7 @@ function Candidates({ learned }: { learned: Learned }) {
           ))}
         </ul>
       )}
+      {learned.paths.length > 0 && <StepTree paths={learned.paths} />}
       {causes.length > 0 && (
         <div className="stack">
           <h3>Probable causes of the failure before it</h3>
@@ -119,6 +121,6 @@ function Chance({ of }: { of: number }) {
 }
 
 function replayed(same: boolean | null): string {
-  if (same === null) return "";
+  if (same === null) return "To draw the steps after it, and to compute it again, the server needs the optional part chargehand[decisions].";
   return same ? "Computed again, it gives the same numbers." : "Computed again, it gives other numbers: it is of another version, or damaged.";
 }

@@ -24,14 +24,16 @@ export function FeedbackCard({ mission }: { mission: MissionDetails }) {
   const now = useNow();
   const canAct = useCanAct();
   const [note, setNote] = useState("");
+  const [place, setPlace] = useState("");
   const [busy, setBusy] = useState(false);
 
-  const send = async (body: { word?: "good" | "bad"; note?: string; retract?: boolean }) => {
+  const send = async (body: { word?: "good" | "bad"; note?: string; hunk?: string | null; retract?: boolean }) => {
     setBusy(true);
     try {
       const { warning } = await post<FeedbackDocument>(`${missionPath(mission.mission)}/feedback`, body);
       toast(warning ?? (body.retract ? "Retracted." : "Recorded: later choices learn from it."), warning !== null);
       setNote("");
+      setPlace("");
     } catch (failure) {
       toast(failure instanceof ApiError ? `${failure.message} ${failure.hint}`.trim() : String(failure), true);
     }
@@ -47,21 +49,22 @@ export function FeedbackCard({ mission }: { mission: MissionDetails }) {
             <code>{shortCommit(commit)}</code> {fate ? `${FATES[fate]} ${plainText(branch)}` : "was promoted; whether it lasts is not known yet"}
           </li>
         ))}
-        {mission.feedback.map(({ identity, attempt, place, good, note: words, time }) => (
-          <li key={identity + attempt + place} className="wrap">
+        {mission.feedback.map(({ identity, attempt, place: line, good, note: words, time }) => (
+          <li key={identity + attempt + line} className="wrap">
             <strong>{good ? "Good" : "Bad"}</strong> says {plainText(identity)} <span className="soft">{ago(time, now)}</span>{" "}
-            {place && <code>{plainText(place)}</code>} {plainText(words)}
+            {line && <code>{plainText(line)}</code>} {plainText(words)}
           </li>
         ))}
       </ul>
       {canAct && (
         <>
           <TextField label="Why" value={note} maxLength={2000} onChange={(event) => setNote(event.target.value)} />
+          <TextField label="Place" hint="A line of its change if the word is about one, such as src/app.py:12." value={place} onChange={(event) => setPlace(event.target.value)} />
           <div className="row">
-            <Button disabled={busy} onClick={() => void send({ word: "good", note })}>
+            <Button disabled={busy} onClick={() => void send({ word: "good", note, hunk: place.trim() || null })}>
               Good
             </Button>
-            <Button disabled={busy} onClick={() => void send({ word: "bad", note })}>
+            <Button disabled={busy} onClick={() => void send({ word: "bad", note, hunk: place.trim() || null })}>
               Bad
             </Button>
             {mission.feedback.length > 0 && (
