@@ -377,7 +377,7 @@ class LocalForge:
         """Attach a file to an issue or request and return its address."""
         with self._change(repository, "read"):
             self.directory.item(repository, number)
-            safe = re.sub(r"[^\w.-]", "_", name)[-100:]
+            safe = name if re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,99}", name, re.ASCII) else _digest(name)
             place = f"files/{number}/{safe}"
             if not self.directory.place(repository, place).exists():
                 self.directory.save(repository, place, content)
