@@ -7,7 +7,7 @@ workspace: as root under the sandbox's own uid, otherwise in a user namespace.
 from __future__ import annotations
 
 import ctypes
-import json
+import marshal
 import os
 import shutil
 import subprocess
@@ -47,10 +47,10 @@ _DISK_MB = 1600  # sparse; the doctor requires a free gigabyte
 _own_mounts = threading.local()
 _NO_NAMESPACES = 77
 
-# Hundreds of these run: what is imported where it is needed is half of what one costs.
+# Hundreds of these run, and each import would be a large part of the cost of one.
 _INSIDE = r"""
-import ctypes, json, os, sys
-job = json.load(sys.stdin)
+import ctypes, marshal, os, sys
+job = marshal.load(sys.stdin.buffer)
 libc = ctypes.CDLL(None, use_errno=True)
 def mount(source, target, kind, flags, data):
     code = [None if x is None else os.fsencode(x) for x in (source, target, kind, data)]
@@ -83,19 +83,23 @@ except OSError as problem:
     sys.exit(77)
 os.chdir("/run/ws")
 if job["oracle"]:
-    import subprocess
     environment = dict(os.environ, GIT_DIR="/run/oracle.git", GIT_WORK_TREE="/run/ws")
     environment["GIT_CONFIG_GLOBAL"] = "/dev/null"
-    def run(*args):
-        return subprocess.run(["git", *args], env=environment, check=True, capture_output=True).stdout
-    subprocess.run(["git", "init", "-q", "--bare", "/run/oracle.git"], check=True)
-    open("/run/oracle.git/objects/info/alternates", "w").write(job["oracle"]["objects"])
-    run("config", "core.bare", "false")
-    run("read-tree", job["oracle"]["tree"])
-    run("add", "-A")
-    print(run("write-tree").decode().strip())
-    sys.exit(0)
-if job["script"] is None:
+    for name in ("refs", "objects/info"):
+        os.makedirs("/run/oracle.git/" + name)
+    repository = {
+        "HEAD": "ref: refs/heads/main",
+        "config": "[core]\nrepositoryformatversion = 0\nfilemode = true\nbare = false",
+        "objects/info/alternates": job["oracle"]["objects"],
+    }
+    for name, text in repository.items():
+        with open("/run/oracle.git/" + name, "w") as file:
+            file.write(text + "\n")
+    for words in (["read-tree", job["oracle"]["tree"]], ["add", "-A"]):
+        if code := os.spawnvpe(os.P_WAIT, "git", ["git", *words], environment):
+            sys.exit(code)
+    os.execvpe("git", ["git", "write-tree"], environment)
+if any(kind in ("remove", "move") for kind, *_ in job["operations"]):
     import shutil  # before the user changes, who may not read the interpreter's library
 if uid == 0:
     os.setgroups([])
@@ -221,13 +225,13 @@ def _inside(
         "objects": str(plan.binds[0].source),
         "ids": sandbox_ids(),
         "script": script,
-        "operations": operations,
+        "operations": [list(operation) for operation in operations],
         "oracle": oracle,
         "strict": strict,
     }
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _INSIDE],
-        input=json.dumps(job).encode(),
+        input=marshal.dumps(job),
         capture_output=True,
         check=False,
     )

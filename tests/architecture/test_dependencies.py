@@ -10,6 +10,8 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+from tests.architecture import trees
+
 from chargehand.configuration.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +54,7 @@ def declared() -> frozenset[str]:
 def imports_of(path: Path) -> set[str]:
     """Return the modules that a file imports anywhere in it."""
     found = set[str]()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in trees.nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

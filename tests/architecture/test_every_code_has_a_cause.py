@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from tests.architecture.trees import parse
 
 from chargehand.agents.native.model_client import _UNCARRIED
 from chargehand.core.records import CheckStatus
@@ -62,11 +63,6 @@ MADE: dict[tuple[str, str], Callable[[], set[str]]] = {
         "workspace/tree/names.py", "file_problem"
     ),
 }
-
-
-@cache
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:

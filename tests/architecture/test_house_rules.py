@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import collections
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from tests.architecture.trees import nodes as nodes_of
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -33,13 +34,13 @@ BEHIND_FACES = 0
 IO_MODULES = {"socket", "subprocess", "sqlite3", "sqlalchemy", "asyncio", "shutil", "tempfile", "httpx"}
 
 
-Modules = Mapping[Path, list[ast.AST]]
+Modules = Mapping[Path, Sequence[ast.AST]]
 
 
 @pytest.fixture(scope="module")
 def modules() -> Modules:
-    """The syntax nodes of each module, parsed once for all rules."""
-    return {path: list(ast.walk(ast.parse(path.read_text()))) for path in SOURCES}
+    """The syntax nodes of each module."""
+    return {path: nodes_of(path) for path in SOURCES}
 
 
 def name(path: Path) -> str:

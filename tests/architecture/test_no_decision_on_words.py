@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.architecture.trees import parse
 
 ROOT = Path(__file__).parents[2] / "src/chargehand"
 SCANNED = sorted(path for package in ("agents", "missions") for path in (ROOT / package).rglob("*.py"))
@@ -133,12 +134,7 @@ def name(path: Path) -> str:
 
 
 def test_no_code_decides_by_the_text_of_a_reply() -> None:
-    told = {
-        (name(path), each)
-        for path in SCANNED
-        if name(path) not in OTHER_TEXTS
-        for each in found(ast.parse(path.read_text()))
-    }
+    told = {(name(path), each) for path in SCANNED if name(path) not in OTHER_TEXTS for each in found(parse(path))}
     assert not sorted(told - set(ALLOWED)), "decide by type and status, or say in ALLOWED why this is no decision"
     assert not sorted(set(ALLOWED) - told), "these are gone: take them out of ALLOWED"
 

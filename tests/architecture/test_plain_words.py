@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.architecture import trees
 
 ROOT = Path(__file__).parents[2]
 MANNERED = re.compile(
@@ -40,7 +41,7 @@ def texts(path: Path) -> Iterator[str]:
     if path.suffix != ".py":
         yield from re.findall(r"//[^\n]*|/\*.*?\*/", source, re.DOTALL)
         return
-    for node in ast.walk(ast.parse(source)):
+    for node in trees.nodes(path) if path.is_relative_to(ROOT / "src") else ast.walk(ast.parse(source)):
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if documented and (text := ast.get_docstring(node)):
             yield text

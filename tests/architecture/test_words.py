@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.architecture import trees
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src/chargehand").rglob("*.py"))
@@ -36,7 +37,7 @@ PARTICIPLES_LEFT = 3
 
 def nodes(kind: type[ast.AST] | tuple[type[ast.AST], ...]) -> Iterator[tuple[Path, ast.AST]]:
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in trees.nodes(path):
             if isinstance(node, kind):
                 yield path, node
 
@@ -82,31 +83,23 @@ def test_the_participle_pattern(name: str, lone: bool) -> None:
     assert bool(PARTICIPLE.fullmatch(name)) is lone
 
 
-def texts_of_messages(tree: ast.AST) -> Iterator[str]:
+def texts_of_messages(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield the strings of a module apart from its docstrings."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        for each in body if isinstance(body, list) else ():
-            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-                each.value.value = ""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    documented = {
+        id(node.value) for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
             yield node.value
 
 
 def test_no_message_names_a_page_that_an_installed_copy_lacks() -> None:
     page = re.compile(r"\bdocs/(?:how-to|reference|tutorial)/")
-    named = [
-        path.name
-        for path in SOURCES
-        for text in texts_of_messages(ast.parse(path.read_text()))
-        if page.search(text)
-    ]
+    named = [path.name for path in SOURCES for text in texts_of_messages(trees.nodes(path)) if page.search(text)]
     for path in (ROOT / "src/chargehand").rglob("*.toml"):
         named += [
             path.name for line in path.read_text().splitlines() if not line.startswith("#") and page.search(line)
         ]
     assert not named
-    assert list(texts_of_messages(ast.parse('"""See docs/how-to/a.md."""\nHINT = "see docs/how-to/a.md"')))[
-        -1:
-    ] == ["see docs/how-to/a.md"]
+    example = '"""See docs/how-to/a.md."""\nHINT = "see docs/how-to/a.md"'
+    assert list(texts_of_messages(tuple(ast.walk(ast.parse(example))))) == ["see docs/how-to/a.md"]

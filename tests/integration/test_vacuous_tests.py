@@ -58,8 +58,18 @@ def write(cli: Cli, place: Path, files: dict[str, str], check: str, **new: str) 
         f"mkdir -p $(dirname {path}); printf %s {encode(text)} | base64 -d > {path}"
         for path, text in named.items()
     ]
-    repo = repository(place / "repo", files)
+    repo = place / "repo"
+    if not repo.exists():
+        repository(repo, files)
     return cli.say("run", "m", "--agent", shell("; ".join(lines)), "--only-check", check, cwd=repo)
+
+
+@pytest.fixture(scope="module")
+def go_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The place of one repository for all Go tests, whose base's cache spares compiling Go's library again."""
+    if not shutil.which("go"):
+        pytest.skip("go is not on this machine")
+    return tmp_path_factory.mktemp("go")
 
 
 @pytest.mark.parametrize("how", sampled(ADDED, 3))
@@ -91,6 +101,7 @@ NODE = {
     ),
     "package.json": json.dumps({"name": "calc", "version": "1.0.0", "scripts": {"test": "node test.js"}}),
 }
+GO_TEST = "go test ./..."
 GO = {
     "go.mod": "module example.org/calc\n\ngo 1.18\n",
     "calc.go": "package calc\n\nfunc Add(a, b int) int {\n\treturn a + b\n}\n",
@@ -146,19 +157,17 @@ def test_a_new_test_file_that_disables_others_in_its_process_needs_approval(
     assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
-def test_a_new_go_test_that_replaces_tested_code_needs_approval(cli: Cli, tmp_path: Path) -> None:
-    if not shutil.which("go"):
-        pytest.skip("go is not on this machine")
-    result = write(cli, tmp_path, VARIABLE, "go test ./...", a_test__Dgo=GO_VARIABLE)
+def test_a_new_go_test_that_replaces_tested_code_needs_approval(cli: Cli, go_place: Path) -> None:
+    result = write(cli, go_place, VARIABLE, GO_TEST, a_test__Dgo=GO_VARIABLE)
     assert (result.code, result.reasons) == (3, {"tests_weakened"}), result
 
 
 ENDS = {
     "node": (NODE, "npm test", {"calc__Djs": "process.exit(0);\n" + NODE["calc.js"].replace("+", "-")}),
-    "go, init": (GO, "go test ./...", {"z__Dgo": 'package calc\n\nimport "os"\n\nfunc init() { os.Exit(0) }\n'}),
+    "go, init": (VARIABLE, GO_TEST, {"z__Dgo": 'package calc\n\nimport "os"\n\nfunc init() { os.Exit(0) }\n'}),
     "go, a variable": (
-        GO,
-        "go test ./...",
+        VARIABLE,
+        GO_TEST,
         {"a_test__Dgo": 'package calc\n\nimport "os"\n\nvar _ = func() bool { os.Exit(0); return true }()\n'},
     ),
     "python": (PYTHON, UNITTEST, {"calc__Dpy": "import os\nos._exit(0)\n" + CALC}),
@@ -166,15 +175,12 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    # Without a cache Go compiles its own library for half a minute: of its two cases one is enough here.
-    [pytest.param(case, marks=pytest.mark.soak if case == "go, a variable" else ()) for case in ENDS],
-)
-def test_a_process_that_ends_before_its_tests_is_not_green(cli: Cli, tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize("case", ENDS)
+def test_a_process_that_ends_before_its_tests_is_not_green(
+    cli: Cli, tmp_path: Path, request: pytest.FixtureRequest, case: str
+) -> None:
     files, check, new = ENDS[case]
-    if check.startswith("go") and not shutil.which("go"):
-        pytest.skip("go is not on this machine")
-    result = write(cli, tmp_path, files, check, **new)
+    place = request.getfixturevalue("go_place") if check == GO_TEST else tmp_path
+    result = write(cli, place, files, check, **new)
     assert result.document["status"] in ("waiting", "refused"), result
     assert result.reasons & {"tests_lost", "check_failed", "check_error"}, result

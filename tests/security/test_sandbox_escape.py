@@ -340,7 +340,11 @@ for path in ("/etc/passwd", "/usr/bin/env", "/bin/sh"):
     seen[f"link tmp {path}"] = attempt(os.link, path, "/tmp/linked")
 tell(seen)
 """
-    refused(jail.asks(program), "EROFS", "EXDEV", "EPERM", "EACCES")
+    seen = jail.asks(program)
+    # A container has this directory only if its toolchain has programs outside /usr. Otherwise no one can make it.
+    if seen["/run/chargehand/x"] == "ENOENT" and seen["/run/x"] == "EROFS":
+        del seen["/run/chargehand/x"]
+    refused(seen, "EROFS", "EXDEV", "EPERM", "EACCES")
     jail.asks("open('top', 'w').write('changed'); os.unlink('kept/file'); tell(1)")
     assert (jail.base / "top").read_text() == "top of base\n"
     assert (jail.base / "kept/file").read_text() == "from base\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -491,7 +492,9 @@ def receive_hook(reader: StateReader, name: str, headers: Mapping[str, str], bod
     secret = reader.credentials.get(entry.config.webhook_secret) if entry.config.webhook_secret else None
     if not secret:
         raise ForgeError("denied", f"forges.{name} accepts no webhooks", hint="set webhook_secret")
-    delivery = read_delivery(entry.config.kind, headers, body, secret)
+    delivery = read_delivery(entry.config.kind, headers, body, secret, now=reader.clock.now().timestamp())
     hint = f"{name}:{delivery.repository}"
-    new = ForgeMemos(reader.store.followers).is_new(f"{name}:{delivery.id}", hint)
+    # By its content, which is signed; the id is a header, which is not.
+    digest = hashlib.sha256(body).hexdigest()[:32]
+    new = ForgeMemos(reader.store.followers).is_new(f"{name}:{digest}", hint)
     return WebhookDocument(new=new, repository=delivery.repository)

@@ -50,6 +50,8 @@ _BY_CODE = {
     "token_expired": 401,
     "forbidden": 403,
     "access_denied": 403,
+    "forge_denied": 401,
+    "forge_invalid": 400,
     "arguments_invalid": 400,
     "internal": 500,
     "review_changed": 412,

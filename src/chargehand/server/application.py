@@ -54,6 +54,7 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger("chargehand.server")
 PAGES = Path(__file__).parent / "pages"
 _LARGEST_BODY_BYTES = 1 << 20
+_LARGEST_HOOK_BYTES = 8 << 20
 # The limit for sending a body. For a login it is shorter: strangers who send slowly must not hold all connections.
 _BODY_SECONDS = 60.0
 _LOGIN_BODY_SECONDS = 10.0
@@ -146,6 +147,7 @@ class ChargehandServer:
             *(self._sign_in_routes(sign_in, hosts) if sign_in is not None else ()),
             HttpRoute(f"{PREFIX}/session", self.log_in, methods=["POST"]),
             HttpRoute(f"{PREFIX}/session", self.log_out, methods=["DELETE"]),
+            HttpRoute(f"{PREFIX}/forges/{{forge}}/hook", self.receive_hook, methods=["POST"]),
             HttpRoute(f"{PREFIX}/events", self.follow_events, methods=["GET"]),
             WebSocketRoute(f"{PREFIX}/missions/{{mission}}/terminal", self._terminals.serve),
             HttpRoute(
@@ -350,6 +352,21 @@ class ChargehandServer:
         return await self.answer_safely(enter)
 
     @_answer_errors
+    async def receive_hook(self, request: Request) -> Response:
+        """Take a webhook of a forge, whose signature proves its origin."""
+        # Anyone can send to this address: the places of strangers, as for logins.
+        request.scope[_HELD].append(self._logins.take(name_network(request)))
+        body = await _read_raw(request, within=_LOGIN_BODY_SECONDS, most=_LARGEST_HOOK_BYTES)
+
+        def work() -> Response:
+            from chargehand.app.forges import receive_hook
+
+            headers = dict(request.headers)
+            return document_response(receive_hook(self._shared, request.path_params["forge"], headers, body))
+
+        return await self._in_thread(work, self._entry)
+
+    @_answer_errors
     async def log_out(self, request: Request) -> Response:
         """End the caller's session."""
         caller = await self._enter(request, "session.close")
@@ -442,19 +459,26 @@ async def _is_done_soon(task: asyncio.Task[Any]) -> bool:
     return task.done()
 
 
-async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict[str, Any]:
-    """Return a JSON object of at most 1 MiB. Raises `UsageError` (`arguments_invalid`)."""
+async def _read_raw(request: Request, *, within: float, most: int) -> bytes:
+    """Return a body of at most `most` bytes. Raises `UsageError` (`arguments_invalid`)."""
     content = b""
     try:
         async with asyncio.timeout(within):
             async for piece in request.stream():
                 content += piece
-                if len(content) > _LARGEST_BODY_BYTES:
-                    raise UsageError("the body has more than 1 MiB", code="arguments_invalid", hint="send less")
+                if len(content) > most:
+                    message = f"the body has more than {most >> 20} MiB"
+                    raise UsageError(message, code="arguments_invalid", hint="send less")
     except (ClientDisconnect, TimeoutError) as error:  # the client left, or stopped sending
         raise UsageError(
             f"the body did not arrive within {within:g} s", code="arguments_invalid", hint="send it again"
         ) from error
+    return content
+
+
+async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict[str, Any]:
+    """Return a JSON object of at most 1 MiB. Raises `UsageError` (`arguments_invalid`)."""
+    content = await _read_raw(request, within=within, most=_LARGEST_BODY_BYTES)
     if not content:
         return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
