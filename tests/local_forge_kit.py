@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from chargehand.forges.contract import Forge, ForgeSetup, ReviewState, Right
 from chargehand.forges.local import LocalForge
 from chargehand.forges.local_directory import LocalDirectory, LocalRules, LocalSettings, create_repository
 from chargehand.forges.registries import FORGES
+
+NAUGHTY = Path(__file__).parents[2] / "shared" / "data" / "naughty_strings.json"
+
+
+def naughty_texts() -> list[str]:
+    """Return texts that programs have failed at; skip if the machine does not have them."""
+    if not NAUGHTY.exists():
+        pytest.skip("no list of naughty strings")
+    found: list[str] = json.loads(NAUGHTY.read_text())
+    return found
 
 
 class LocalHost:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.forge_stand_in import Answer, Asked, StandIn
 from tests.gitea_kit import PAGE, GiteaHost, gitea
+from tests.local_forge_kit import naughty_texts
 
+from chargehand.forges.contract import CommitStatus, ForgeSetup
+from chargehand.forges.gitea import GiteaForge
 from chargehand.testing.forges.case import ForgeCase
 from chargehand.testing.forges.suite import ForgeContract
 
@@ -41,3 +46,51 @@ class TestGitea(ForgeContract):
     @pytest.fixture
     def case(self, case: ForgeCase) -> ForgeCase:
         return case
+
+
+def test_many_comments_are_read_in_order(case: ForgeCase) -> None:
+    number = case.host.create_issue(case.repository, "long")
+    for count in range(400):
+        case.forge.add_comment(case.repository, number, f"comment {count}")
+    found = case.forge.comments(case.repository, number)
+    assert [each.body for each in found] == [f"comment {count}" for count in range(400)]
+    assert [each.id for each in found] == sorted(each.id for each in found)
+
+
+def test_naughty_texts_come_back(case: ForgeCase) -> None:
+    number = case.host.create_issue(case.repository, "naughty")
+    texts = naughty_texts()
+    for start in range(0, len(texts), 50):
+        # Between two words, since a forge may remove spaces at the ends.
+        text = "\n".join(["first", *texts[start : start + 50], "last"])
+        assert case.forge.add_comment(case.repository, number, text).body == text
+    assert len(case.forge.comments(case.repository, number)) == -(-len(texts) // 50)
+
+
+def test_a_log_of_actions_is_found_by_commit_and_name() -> None:
+    """No runner of jobs is part of the test: the answers are those of the published description."""
+    answers = {
+        "/api/v1/repos/ada/demo/actions/runs": {"workflow_runs": [{"id": 5}, {"id": 6}]},
+        "/api/v1/repos/ada/demo/actions/runs/5/jobs": {"jobs": [{"id": 50, "name": "lint"}]},
+        "/api/v1/repos/ada/demo/actions/runs/6/jobs": {"jobs": [{"id": 60, "name": "test"}]},
+    }
+
+    def respond(asked: Asked) -> Answer:
+        if asked.path.endswith("/jobs/60/logs"):
+            return Answer(200, content=b"first\nlast")
+        if asked.path.endswith("/status"):
+            status = {"context": "ci.yml / test (push)", "status": "failure"}
+            return Answer(200, {"statuses": [{**status, "target_url": "/ada/demo/actions/runs/6/jobs/0"}]})
+        return Answer(200, answers[asked.path])
+
+    server = StandIn(respond)
+    forge = GiteaForge(ForgeSetup(url=server.url, token="t", sleep=time.sleep))
+    try:
+        (status,) = forge.statuses("ada/demo", "0" * 40)
+        assert forge.read_log("ada/demo", status, most=4) == "last"
+        asked = next(each for each in server.requests if each.path.endswith("/runs"))
+        assert asked.query["head_sha"] == "0" * 40
+        assert forge.read_log("ada/demo", CommitStatus(context="x", state="failure")) == ""
+    finally:
+        forge.close()
+        server.close()

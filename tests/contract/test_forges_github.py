@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.forge_stand_in import Answer
+from tests.forge_stand_in import Answer, Asked, StandIn
 from tests.github_stand_in import PAGE, GithubHost, openapi
+from tests.npm_kit import npm_package
 
 from chargehand.forges._rest import RestClient
 from chargehand.forges.contract import CommitStatus, ForgeSetup
+from chargehand.forges.github import GithubForge
 from chargehand.forges.local_directory import create_repository
 from chargehand.testing.forges.case import ForgeCase
-from chargehand.testing.forges.suite import ForgeContract
+from chargehand.testing.forges.suite import ForgeContract, fails
 
 pytestmark = pytest.mark.real
 
@@ -112,3 +116,51 @@ def test_resolved_threads_are_known_over_several_pages(host: GithubHost, case: F
     host.resolved = {second.id}
     assert [each.resolved for each in case.forge.review_comments(case.repository, request.number)] == [False, True]
     assert first.thread != second.thread
+
+
+def recorded(scenario: str) -> list[dict[str, Any]]:
+    """Return recorded calls of GitHub's interface, from npm `@octokit/fixtures`."""
+    package = npm_package("@octokit/fixtures", "23.1.2", r"scenarios/.*/normalized-fixture\.json")
+    path = package / "scenarios/api.github.com" / scenario / "normalized-fixture.json"
+    found: list[dict[str, Any]] = json.loads(path.read_text())
+    return found
+
+
+@pytest.fixture
+def replayed() -> Iterator[tuple[StandIn, GithubForge]]:
+    """A server that answers as it was recorded, at its own address, and the forge of it."""
+    scenarios = ("rename-repository", "create-status", "paginate-issues", "errors", "get-repository")
+    calls = [call for scenario in scenarios for call in recorded(scenario)]
+    # The path that follows a redirect or a link is the one of the recording, which has no name.
+    known = {(call["method"].upper(), call["path"]): call for call in reversed(calls)}
+
+    def respond(asked: Asked) -> Answer:
+        query = "&".join(f"{name}={asked.query[name]}" for name in ("per_page", "page") if name in asked.query)
+        path = f"{asked.path}?{query}" if "per_page" in asked.query and "issues" in asked.path else asked.path
+        if "page=" in path.partition("&")[2]:
+            path = path.replace("/repos/octokit-fixture-org/paginate-issues", "/repositories/1000")
+        if path.endswith("/check-runs"):  # they are younger than the recordings
+            return Answer(200, {"total_count": 0, "check_runs": []})
+        call = known[asked.method, path]
+        wanted = ("link", "location", "x-oauth-scopes", "etag")
+        local = {name: value for name, value in call["headers"].items() if name in wanted}
+        given = {name: str(value).replace("https://api.github.com", server.url) for name, value in local.items()}
+        return Answer(call["status"], call["response"], given)
+
+    server = StandIn(respond)
+    forge = GithubForge(ForgeSetup(url=server.url, api=server.url, token="t", sleep=lambda _: None), page=3)
+    yield server, forge
+    forge.close()
+    server.close()
+
+
+def test_recorded_answers_of_github_are_read(replayed: tuple[StandIn, GithubForge]) -> None:
+    server, forge = replayed
+    issues = list(forge.issues("octokit-fixture-org/paginate-issues"))
+    assert len({each.number for each in issues}) == len(issues) == 13
+    assert len(server.requests) == 5
+    name = "octokit-fixture-org/create-status"
+    found = forge.statuses(name, "0000000000000000000000000000000000000001")
+    assert [(each.context, each.state) for each in found] == [("example/1", "failure"), ("example/2", "success")]
+    moved = fails("moved", lambda: forge.repository("octokit-fixture-org/rename-repository"))
+    assert moved.hint == "use octokit-fixture-org/rename-repository-newname"

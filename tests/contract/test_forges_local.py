@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -10,9 +11,9 @@ from typing import Literal
 
 import msgspec
 import pytest
-from tests.local_forge_kit import LocalHost
+from tests.local_forge_kit import LocalHost, naughty_texts
 
-from chargehand.forges.contract import CommitStatus, ForgeSetup
+from chargehand.forges.contract import CommitStatus, ForgeError, ForgeSetup
 from chargehand.forges.local import LocalForge
 from chargehand.forges.local_directory import LocalDirectory, create_repository
 from chargehand.forges.registries import FORGES
@@ -141,3 +142,21 @@ def test_a_forge_that_is_down_and_a_crash_of_the_caller(case: ForgeCase) -> None
     fails("unreachable", lambda: flaky.repository(case.repository))
     flaky.down = False
     assert flaky.repository(case.repository).name == case.repository
+
+
+def test_naughty_texts_are_texts_of_every_kind(case: ForgeCase) -> None:
+    forge, name = case.forge, case.repository
+    number = case.host.create_issue(name, "naughty")
+    texts = naughty_texts()
+    for text in texts:
+        forge.add_comment(name, number, text)
+    for text in texts[::5]:
+        assert forge.branch(name, text) is None
+        assert forge.right(name, text) == "none"
+        with contextlib.suppress(ForgeError):
+            assert forge.attach(name, number, text, b"x").startswith(forge.url)
+    assert [each.body for each in forge.comments(name, number)] == texts
+    forge.change_issue(name, number, add_labels=texts)
+    assert set(forge.issue(name, number).labels) == set(texts)
+    outside = {path.name for path in case.scratch.iterdir()}
+    assert outside == {"forge", "ada-demo"}

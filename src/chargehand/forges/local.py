@@ -378,7 +378,7 @@ class LocalForge:
         with self._change(repository, "read"):
             self.directory.item(repository, number)
             safe = re.sub(r"[^\w.-]", "_", name)[-100:]
-            place = f"files/{number}/{safe}"
+            place = f"files/{number}/{_digest(name)[:12]}-{safe}"
             if not self.directory.place(repository, place).exists():
                 self.directory.save(repository, place, content)
         return self.directory.place(repository, place).as_uri()
