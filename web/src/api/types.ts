@@ -2771,6 +2771,34 @@ export interface components {
             booked_usd: number;
         };
         /**
+         * IssueLink
+         * @description The issue of a forge that a mission resolves, as it was when the mission was recorded.
+         *
+         *     `account` is the entry of [forges], `claim` the id of the comment that claims the issue for the mission and
+         *     shows its progress, `after` the claim that it replaces. `branch` is pushed for a request to merge it into
+         *     `target`. In a further round `request` is the number of that request, `round` counts from 0, and `remarks` are
+         *     the keys of the review remarks that the mission answers.
+         */
+        IssueLink: {
+            account: string;
+            repository: string;
+            number: number;
+            url: string;
+            title: string;
+            author: string;
+            claim: number;
+            branch: string;
+            target: string;
+            /** @default 0 */
+            request: number;
+            /** @default 0 */
+            round: number;
+            /** @default [] */
+            remarks: string[];
+            /** @default 0 */
+            after: number;
+        };
+        /**
          * Judgement
          * @description The decision on an action: the strongest of its parts, named by `subject`.
          */
@@ -3260,7 +3288,7 @@ export interface components {
          *     without a bound if `None`. `role` is "" for missions from before roles; `role_text` is the artifact with the
          *     role file's text, `role_from` the file's origin, `role_why` says in words why agent and model were chosen.
          *     `named` says which of `agent` and `model` a person named for the whole run: the other was configured or
-         *     detected.
+         *     detected. `issue` is the forge's issue that it resolves.
          */
         MissionRequest: {
             text: string;
@@ -3326,6 +3354,8 @@ export interface components {
             break_at: string[];
             /** @default [] */
             named: ("agent" | "model")[];
+            /** @default null */
+            issue: components["schemas"]["IssueLink"] | null;
         };
         /**
          * MissionReviews
