@@ -66,6 +66,8 @@ _FORMS = {
     "host": "host name",
     "url": "postgresql://…; a password belongs into ~/.pgpass",
     "http": "`https://…` or `http://…`, without user, password, `?` and `#`",
+    "forge": "`https://…`, or `file:///DIRECTORY` of a local forge",
+    "label": "text",
     "name": "name",
     "variable": "`NAME=value`",
     "secret": "name of a secret or environment variable",
