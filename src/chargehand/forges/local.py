@@ -181,7 +181,7 @@ class LocalForge:
             self.directory.save(repository, name, new)
         return new
 
-    def delete_comment(self, repository: str, number: int, comment: int) -> None:
+    def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
         """Delete a comment of the account."""
         with self._change(repository, "read"):
             name, _ = self._own_comment(repository, number, comment)

@@ -185,6 +185,20 @@ class LocalDirectory:
             )
 
 
+def create_repository(
+    root: Path, repository: str, rights: Mapping[str, Right], settings: LocalSettings | None = None
+) -> LocalDirectory:
+    """Create an empty repository, and the local forge if it is missing; `settings` replace the rights."""
+    root.mkdir(parents=True, exist_ok=True)
+    directory = LocalDirectory(root)
+    with directory.lock():
+        place = directory.git_directory(repository)
+        place.mkdir(parents=True)
+        directory.git(repository, "init", "-q", "--bare", "-b", "main")
+        directory.save(repository, "settings.json", settings or LocalSettings(rights=rights))
+    return directory
+
+
 def now() -> datetime:
     """Return the present time, as the forge writes it."""
     return datetime.now(UTC)
@@ -206,17 +220,3 @@ def _replace_file(path: Path, content: bytes) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     fresh.write_bytes(content)
     os.replace(fresh, path)
-
-
-def create_repository(
-    root: Path, repository: str, rights: Mapping[str, Right], settings: LocalSettings | None = None
-) -> LocalDirectory:
-    """Create an empty repository, and the local forge if it is missing; `settings` replace the rights."""
-    root.mkdir(parents=True, exist_ok=True)
-    directory = LocalDirectory(root)
-    with directory.lock():
-        place = directory.git_directory(repository)
-        place.mkdir(parents=True)
-        directory.git(repository, "init", "-q", "--bare", "-b", "main")
-        directory.save(repository, "settings.json", settings or LocalSettings(rights=rights))
-    return directory
