@@ -195,15 +195,19 @@ def gitea() -> GiteaServer:
     """Return the server of this process, started now if it is not running; builds Gitea if it is missing."""
     if missing() and not os.environ.get("CI"):
         pytest.skip(missing())
-    # In CI this waits for the build that `scripts/bootstrap` started.
-    done = subprocess.run(
-        [ROOT / "scripts/gitea"], capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-    )
-    if done.returncode:
-        pytest.fail(f"scripts/gitea failed: {done.stderr}")
+    if problem := _build():
+        pytest.fail(problem)
     server = _start()
     atexit.register(server.stop)
     return server
+
+
+@functools.cache
+def _build() -> str:
+    """Build Gitea, or wait for the build that `scripts/bootstrap` started; return the problem, or ""."""
+    command = [ROOT / "scripts/gitea"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    return f"scripts/gitea failed: {done.stderr}" if done.returncode else ""
 
 
 _NUMBERS = itertools.count(1)

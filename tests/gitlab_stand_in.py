@@ -275,11 +275,13 @@ class GitlabHost(LocalHost):
                 return self._page(asked, [*found, *self.reviews.get(number, ())])
             case ("POST", "notes"):
                 return Answer(201, _note(forge.add_comment(name, number, asked.body["body"])))
-            case ("PUT", "notes", comment):
-                return Answer(200, _note(forge.edit_comment(name, number, int(comment), asked.body["body"])))
             case ("DELETE", "notes", comment):
+                if int(comment) not in [each.id for each in forge.comments(name, number)]:
+                    return Answer(404, {"message": "404 Not found"})
                 forge.delete_comment(name, number, int(comment))
                 return Answer(204)
+            case ("PUT", "notes", comment):
+                return Answer(200, _note(forge.edit_comment(name, number, int(comment), asked.body["body"])))
             case ("POST", "discussions", thread, "notes"):
                 first = next(each for each in forge.review_comments(name, number) if each.thread == thread)
                 forge.reply(name, number, first, asked.body["body"])
@@ -352,7 +354,7 @@ class GitlabHost(LocalHost):
             "source_project_id": 1,
             "target_project_id": 1,
             "sha": request.head_commit,
-            "updated_at": request.updated.isoformat() if request.updated else None,
+            "updated_at": _time(item.updated),
             "draft": request.draft,
             "merge_commit_sha": request.merged,
             "detailed_merge_status": checked,

@@ -105,7 +105,7 @@ class RestClient:
     def numbered(self, path: str, kind: type[_T], **query: object) -> Iterator[_T]:
         """Yield the documents of consecutive page numbers; the caller stops after the last one."""
         for number in range(1, _MOST_PAGES + 1):
-            yield self.read(path, kind, fresh=True, page=number, **query)
+            yield self.read(path, kind, fresh=False, page=number, **query)
 
     def pages(self, path: str, kind: Any, **query: object) -> Iterator[Any]:
         """Yield the items of all pages of a list; each page is requested when it is reached."""

@@ -253,8 +253,8 @@ class Forge(Protocol):
         """Replace the text of a comment of the account."""
         ...
 
-    def delete_comment(self, repository: str, number: int, comment: int) -> None:
-        """Delete a comment of the account from an issue; may be repeated."""
+    def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
+        """Delete a comment of the account; may be repeated."""
         ...
 
     def branch(self, repository: str, name: str) -> str | None:

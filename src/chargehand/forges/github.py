@@ -208,7 +208,7 @@ class GithubForge:
         path = f"{_place(repository)}/issues/comments/{comment}"
         return to_comment(self._rest.change("PATCH", path, {"body": body}, kind=WireComment))
 
-    def delete_comment(self, repository: str, number: int, comment: int) -> None:
+    def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
         """Delete a comment of the account."""
         self._repeatable("DELETE", f"{_place(repository)}/issues/comments/{comment}")
 

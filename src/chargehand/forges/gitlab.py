@@ -18,7 +18,6 @@ from chargehand.forges._gitlab_wire import (
     GitlabIssue,
     GitlabMerge,
     GitlabNote,
-    GitlabPermissions,
     GitlabProject,
     GitlabStatus,
     GitlabToken,
@@ -111,8 +110,9 @@ class GitlabForge:
     def repository(self, repository: str) -> ForgeRepository:
         """Return a repository."""
         wire = self._rest.read(_place(repository), GitlabProject)
-        given = wire.permissions or GitlabPermissions()
-        levels = [each.access_level for each in (given.project_access, given.group_access) if each]
+        given = wire.permissions
+        roles = (given.project_access, given.group_access) if given else ()
+        levels = [each.access_level for each in roles if each]
         merge: MergeMethod = "rebase" if wire.merge_method == "ff" else "merge"
         return ForgeRepository(
             name=wire.path_with_namespace,
@@ -217,9 +217,11 @@ class GitlabForge:
         path = f"{_item(repository, number, is_request)}/notes/{comment}"
         return _comment(self._change(repository, "PUT", path, {"body": body}, kind=GitlabNote))
 
-    def delete_comment(self, repository: str, number: int, comment: int) -> None:
-        """Delete a comment of the account from an issue."""
-        self._repeatable(repository, "DELETE", f"{_item(repository, number, False)}/notes/{comment}")
+    def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
+        """Delete a comment of the account."""
+        self._repeatable(repository, "DELETE", f"{_item(repository, number, is_request)}/notes/{comment}")
+
+    # Branches and requests
 
     def branch(self, repository: str, name: str) -> str | None:
         """Return the commit of a branch."""
@@ -297,7 +299,8 @@ class GitlabForge:
     def reviews(self, repository: str, number: int) -> Sequence[ForgeReview]:
         """Return the reviews, by the id of GitLab's note; an approval that was withdrawn is `dismissed`."""
         path = _item(repository, number, True)
-        notes = [note for note in self._notes(path) if note.system and note.body in _REVIEWS]
+        written = self._rest.pages(f"{path}/notes", GitlabNote, per_page=self._page)
+        notes = [note for note in written if note.system and note.body in _REVIEWS]
         if not notes:
             return []
         approvals = self._rest.read(f"{path}/approvals", GitlabApprovals, fresh=True)
@@ -385,7 +388,7 @@ class GitlabForge:
             raise
 
     def attach(self, repository: str, number: int, name: str, content: bytes, *, is_request: bool = False) -> str:
-        """Upload a file to the project and return its address."""
+        """Upload a file to the project and return its address; a repetition uploads it again, unseen by people."""
         reply = self._rest.send_change("POST", f"{_place(repository)}/uploads", *multipart("file", name, content))
         found: GitlabUpload = self._rest.decode(reply, GitlabUpload, change=True)
         return f"{self.url}{found.full_path or f'/{repository}{found.url}'}"
@@ -406,9 +409,6 @@ class GitlabForge:
         path = f"{_place(repository)}/hooks"
         for hook in [hook for hook in self._rest.pages(path, GitlabHook) if hook.url == address]:
             self._repeatable(repository, "DELETE", f"{path}/{hook.id}")
-
-    def _notes(self, path: str) -> list[GitlabNote]:
-        return list(self._rest.pages(f"{path}/notes", GitlabNote, per_page=self._page))
 
     def _change(self, repository: str, method: str, path: str, body: object = None, *, kind: Any = None) -> Any:
         try:
@@ -503,8 +503,8 @@ def _request(wire: GitlabMerge, repository: str) -> ForgeRequest:
         is_open=wire.state == "opened",
         draft=wire.draft,
         merged=merged if wire.state == "merged" else None,
-        mergeable=None if wire.detailed_merge_status in _UNCHECKED else not wire.has_conflicts,
         updated=wire.updated_at,
+        mergeable=None if wire.detailed_merge_status in _UNCHECKED else not wire.has_conflicts,
     )
 
 

@@ -377,8 +377,8 @@ class LocalForge:
         """Attach a file to an issue or request and return its address."""
         with self._change(repository, "read"):
             self.directory.item(repository, number)
-            safe = re.sub(r"[^\w.-]", "_", name)[-100:]
-            place = f"files/{number}/{_digest(name)[:12]}-{safe}"
+            safe = name if re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,99}", name, re.ASCII) else _digest(name)
+            place = f"files/{number}/{safe}"
             if not self.directory.place(repository, place).exists():
                 self.directory.save(repository, place, content)
         return self.directory.place(repository, place).as_uri()
