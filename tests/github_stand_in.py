@@ -36,7 +36,7 @@ from tests.local_forge_kit import LocalHost
 from tests.npm_kit import npm_package
 
 PAGE = 10
-TOKENS = {"token-ada": "ada", "token-bob": "bob", "token-weak": "ada"}
+TOKENS = {f"token-{login}": login for login in ("ada", "bob", "robot", "eve")} | {"token-weak": "ada"}
 _FAILURES = {"denied": 401, "forbidden": 403, "missing": 404, "refused": 422, "invalid": 422}
 
 
@@ -214,7 +214,7 @@ class GithubHost(LocalHost):
         login = TOKENS.get(asked.token)
         if login is None:
             return Answer(401, {"message": "Bad credentials"})
-        forge = self.ada if login == "ada" else self.bob
+        forge = LocalForge(self.directory.root, login)
         parts = asked.path.strip("/").split("/")
         if parts == ["user"]:
             return Answer(200, {"login": login}, {"x-oauth-scopes": "repo, gist"})

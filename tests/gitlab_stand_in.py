@@ -31,8 +31,8 @@ from tests.forge_stand_in import Answer, Asked, StandIn, paged
 from tests.local_forge_kit import LocalHost
 
 PAGE = 10
-TOKENS = {"token-ada": "ada", "token-bob": "bob", "token-weak": "ada"}
-IDS = {"ada": 11, "bob": 22}
+TOKENS = {f"token-{login}": login for login in ("ada", "bob", "robot", "eve")} | {"token-weak": "ada"}
+IDS = {"ada": 11, "bob": 22, "robot": 33, "eve": 44}
 LOGINS = {number: login for login, number in IDS.items()}
 LEVELS: Mapping[Right, int] = {"none": 0, "read": 20, "write": 30, "admin": 40}
 _FAILURES = {"denied": 401, "forbidden": 403, "missing": 404, "refused": 409, "invalid": 400}
@@ -117,7 +117,7 @@ class GitlabHost(LocalHost):
             text = "The request requires higher privileges than provided by the access token."
             return Answer(403, {"error": "insufficient_scope", "error_description": text, "scope": "api"})
         try:
-            return self._route(self.ada if login == "ada" else self.bob, asked)
+            return self._route(LocalForge(self.directory.root, login), asked)
         except ForgeError as error:
             if error.problem == "moved":
                 number = str(next(self._ids))

@@ -21,7 +21,7 @@ from chargehand.configuration.run_options import RunRequest
 from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink, RedBase
 from chargehand.core.state import MissionState
-from chargehand.forges.contract import Forge, ForgeRequest, ReviewState, Right
+from chargehand.forges.contract import CommitStatus, Forge, ForgeRequest, ReviewState, Right
 from chargehand.forges.local import LocalForge
 from chargehand.forges.local_directory import create_repository
 from chargehand.testing.forges.case import run_git, with_login
@@ -46,7 +46,7 @@ class StoryHost(Protocol):
         """Return the name of a person's account."""
         ...
 
-    def open(self, login: str) -> Forge:
+    def open_forge(self, login: str) -> Forge:
         """Open the forge as a person."""
         ...
 
@@ -69,9 +69,9 @@ class LocalStoryHost:
     """A directory of this machine."""
 
     kind = "local"
-    repository = "ada/calc"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, repository: str = "ada/calc") -> None:
+        self.repository = repository
         create_repository(root, self.repository, {"ada": "admin", **PEOPLE})
         self._root, self.url = root, root.as_uri()
 
@@ -81,19 +81,22 @@ class LocalStoryHost:
     def login(self, name: str) -> str:
         return name
 
-    def open(self, login: str) -> LocalForge:
+    def open_forge(self, login: str) -> Forge:
+        return self._person(login)
+
+    def _person(self, login: str) -> LocalForge:
         return LocalForge(self._root, login)
 
     def create_issue(self, login: str, title: str, body: str) -> int:
-        return self.open(login).create_issue(self.repository, title, body)
+        return self._person(login).create_issue(self.repository, title, body)
 
     def lock_issue(self, number: int) -> None:
-        self.open("ada").lock_issue(self.repository, number)
+        self._person("ada").lock_issue(self.repository, number)
 
     def review(
         self, login: str, number: int, state: ReviewState, body: str, lines: Sequence[tuple[str, int, str]] = ()
     ) -> None:
-        self.open(login).submit_review(self.repository, number, state, body, lines=lines)
+        self._person(login).submit_review(self.repository, number, state, body, lines=lines)
 
 
 class ForgeKit:
@@ -103,7 +106,7 @@ class ForgeKit:
         self.place = place
         self.host = host or LocalStoryHost(place / "forge")
         self.name = self.host.repository
-        self.ada, self.bob, self.eve = (self.host.open(each) for each in ("ada", "bob", "eve"))
+        self.ada, self.bob, self.eve = (self.host.open_forge(each) for each in ("ada", "bob", "eve"))
         self.push("main", {**FILES, "chargehand.toml": PROJECT}, first=True)
         self.home = used_state(place / "state")
         self.environ = {"PATH": os.environ["PATH"], "HOME": str(place), "CHARGEHAND_HOME": str(self.home)}
@@ -216,3 +219,75 @@ class ForgeKit:
     def comments(self, number: int) -> list[str]:
         """Return the texts of the comments of an issue or request."""
         return [each.body for each in self.ada.comments(self.name, number)]
+
+
+REVISED = (
+    f"case \"$CHARGEHAND_REQUEST\" in *'Answer the review'*) echo '# revised' >> calc/core.py ;; *) {GOLD} ;; esac"
+)
+
+
+def play_story(kit: ForgeKit, *, attaches: bool = True) -> None:
+    """Take an issue, deliver it, work on red checks and on a review, and see the request merged.
+
+    The kit's script is `REVISED`. `attaches` says whether the forge has attachments.
+    """
+    number = kit.issue()
+    # Taken by the watch, which finds it by its label.
+    assert kit.step() == 1
+    (story,) = kit.stories().values()
+    first = story.mission
+    kit.work()
+    state = kit.state(first)
+    assert state.status == "promoted", state.reasons
+    assert state.deliveries["request"].state == "done", state.deliveries
+    request = kit.request(first)
+    assert (request.is_open, request.draft, request.base) == (True, False, "main")
+    clone = kit.place / "seen"
+    address = with_login(kit.ada.repository(kit.name).clone_url, kit.ada.git_login())
+    run_git(kit.place, "clone", "-q", "-b", request.head, address, str(clone))
+    assert run_git(clone, "rev-parse", "HEAD^{tree}") == state.tree
+    assert [(each.context, each.state) for each in kit.ada.statuses(kit.name, request.head_commit)] == [
+        ("chargehand", "success")
+    ]
+    assert ("chargehand-" in request.body) == attaches  # the report
+    kit.step()
+    (progress,) = kit.comments(number)
+    assert request.url in progress
+    # Red checks start a round.
+    red = CommitStatus(context="ci/build", state="failure", description="it does not build")
+    kit.ada.set_status(kit.name, request.head_commit, red)
+    kit.step()
+    second = next(iter(kit.stories().values())).mission
+    assert second != first
+    kit.work()
+    request = kit.request(first)
+    assert request.head_commit == kit.state(second).commit
+    # So does a review, whose comments are answered one by one.
+    lines = [("calc/core.py", line, f"point {line}") for line in (1, 2, 6)]
+    kit.host.review("bob", request.number, "changes", "please revise", lines)
+    kit.step()  # shows the new result
+    kit.step()
+    third = next(iter(kit.stories().values())).mission
+    assert third != second
+    kit.work()
+    state = kit.state(third)
+    assert state.deliveries["request"].state == "done", state.deliveries
+    request = kit.request(first)
+    assert request.head_commit == state.commit
+    replies = [
+        each
+        for each in kit.ada.review_comments(kit.name, request.number)
+        if each.author == kit.host.login("robot")
+    ]
+    assert len(replies) == 3
+    # A person merges, and the issue is closed.
+    kit.host.review("bob", request.number, "approved", "fine")
+    kit.ada.merge(kit.name, request.number, commit=request.head_commit, method="squash")
+    kit.step()
+    kit.step()
+    assert kit.stories() == {}
+    assert not kit.ada.issue(kit.name, number).is_open
+    assert "the request was merged" in kit.comments(number)[0]
+    # No second comment, request or branch was made on the way.
+    assert len(kit.comments(number)) == 1
+    assert len(kit.ada.find_requests(kit.name, request.head)) == 1

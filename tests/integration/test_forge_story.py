@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from forge_kit import ForgeKit
+from forge_kit import REVISED, ForgeKit
 
 from chargehand.app.forge.claims import LEASE, claim_issue
 from chargehand.app.forges import take_issue
@@ -13,13 +13,8 @@ from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.forges.contract import CommitStatus
 from chargehand.testing.forges.case import run_git
-from mission_kit import GOLD
 
 pytestmark = pytest.mark.needs_bwrap
-
-REVISED = (
-    f"case \"$CHARGEHAND_REQUEST\" in *'Answer the review'*) echo '# revised' >> calc/core.py ;; *) {GOLD} ;; esac"
-)
 
 
 def test_an_issue_becomes_a_merged_request(tmp_path: Path) -> None:

@@ -7,18 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from forge_kit import PEOPLE, ForgeKit
+from forge_kit import PEOPLE, REVISED, ForgeKit, play_story
 from tests.gitea_kit import PAGE, GiteaHost, gitea
 
-from chargehand.forges.contract import CommitStatus, Forge, ForgeSetup, ReviewState
+from chargehand.forges.contract import Forge, ForgeSetup, ReviewState
 from chargehand.forges.gitea import GiteaForge
-from chargehand.testing.forges.case import run_git, with_login
-from mission_kit import GOLD
 
 pytestmark = [pytest.mark.needs_gitea, pytest.mark.needs_bwrap, pytest.mark.timeout(3_600)]
-REVISED = (
-    f"case \"$CHARGEHAND_REQUEST\" in *'Answer the review'*) echo '# revised' >> calc/core.py ;; *) {GOLD} ;; esac"
-)
 
 
 class GiteaStoryHost:
@@ -45,7 +40,7 @@ class GiteaStoryHost:
     def login(self, name: str) -> str:
         return self._names[name]
 
-    def open(self, login: str) -> Forge:
+    def open_forge(self, login: str) -> Forge:
         forge = GiteaForge(ForgeSetup(url=self.url, token=self.token(login), sleep=time.sleep), page=PAGE)
         self._opened.append(forge)
         return forge
@@ -73,65 +68,7 @@ class GiteaStoryHost:
 
 def test_the_whole_story(tmp_path: Path) -> None:
     host = GiteaStoryHost()
-    kit = ForgeKit(tmp_path, REVISED, host=host)
-    number = kit.issue()
-    # Taken by the watch, which finds it by its label.
-    assert kit.step() == 1
-    (story,) = kit.stories().values()
-    first = story.mission
-    kit.work()
-    state = kit.state(first)
-    assert state.status == "promoted", state.reasons
-    assert state.deliveries["request"].state == "done", state.deliveries
-    request = kit.request(first)
-    assert (request.is_open, request.draft, request.base) == (True, False, "main")
-    clone = tmp_path / "seen"
-    address = with_login(kit.ada.repository(kit.name).clone_url, kit.ada.git_login())
-    run_git(tmp_path, "clone", "-q", "-b", request.head, address, str(clone))
-    assert run_git(clone, "rev-parse", "HEAD^{tree}") == state.tree
-    assert [(each.context, each.state) for each in kit.ada.statuses(kit.name, request.head_commit)] == [
-        ("chargehand", "success")
-    ]
-    assert "chargehand-" in request.body  # the attached report
-    kit.step()
-    (progress,) = kit.comments(number)
-    assert request.url in progress
-    # Red checks start a round.
-    red = CommitStatus(context="ci/build", state="failure", description="it does not build")
-    kit.ada.set_status(kit.name, request.head_commit, red)
-    kit.step()
-    second = next(iter(kit.stories().values())).mission
-    assert second != first
-    kit.work()
-    request = kit.request(first)
-    assert request.head_commit == kit.state(second).commit
-    # So does a review, whose comments are answered one by one.
-    lines = [("calc/core.py", line, f"point {line}") for line in (1, 2, 6)]
-    host.review("bob", request.number, "changes", "please revise", lines)
-    kit.step()  # shows the new result
-    kit.step()
-    third = next(iter(kit.stories().values())).mission
-    assert third != second
-    kit.work()
-    state = kit.state(third)
-    assert state.deliveries["request"].state == "done", state.deliveries
-    request = kit.request(first)
-    assert request.head_commit == state.commit
-    replies = [
-        each for each in kit.ada.review_comments(kit.name, request.number) if each.author == host.login("robot")
-    ]
-    assert len(replies) == 3
-    # A person merges, and the issue is closed.
-    host.review("bob", request.number, "approved", "fine")
-    kit.ada.merge(kit.name, request.number, commit=request.head_commit, method="squash")
-    kit.step()
-    kit.step()
-    assert kit.stories() == {}
-    assert not kit.ada.issue(kit.name, number).is_open
-    assert "the request was merged" in kit.comments(number)[0]
-    # No second comment, request or branch was made on the way.
-    assert len(kit.comments(number)) == 1
-    assert len(kit.ada.find_requests(kit.name, request.head)) == 1
+    play_story(ForgeKit(tmp_path, REVISED, host=host))
     host.close()
 
 
