@@ -26,6 +26,7 @@ _LARGEST_BODY, _LARGEST_PATCH = 60_000, 40_000
 _HIDDEN = late_pattern(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _OURS = late_pattern(r"<!-- chargehand:[a-z]+ ")
 _COMMAND = late_pattern(r"/(answer|promote|discard|stop|retry|revise)\b[ \t]*(.*)", re.DOTALL)
+_REFERENCE = late_pattern(r"([#!@])(?=\w)")
 _STATUS_TEXT = {
     "planned": "is about to start on this issue",
     "running": "works on this issue",
@@ -82,7 +83,9 @@ def _cut(text: str, most: int) -> str:
 
 
 def _title(text: str) -> str:
-    return _cut(" ".join(visible(text).split()), 180) or "(no title)"
+    # It gets into commit messages, where it must mention no person and close no other issue.
+    line = _REFERENCE.sub(r"\1 ", " ".join(visible(text).split()))
+    return (line if len(line) <= 180 else f"{line[:179]}…") or "(no title)"
 
 
 def issue_request(issue: ForgeIssue, comments: Sequence[ForgeComment]) -> str:
