@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -150,3 +155,31 @@ def test_an_issue_that_is_deleted_ends_its_mission(story: Undelivered) -> None:
     story.kit.step(takes=False)
     assert story.kit.state(mission).status == "cancelled"
     assert f"home:{story.kit.name}#{number}" not in story.kit.stories()
+
+
+@pytest.mark.parametrize("moment", ["pre-receive", "post-receive"])
+def test_a_worker_killed_while_it_pushes_is_continued(tmp_path: Path, moment: str) -> None:
+    kit = ForgeKit(tmp_path)
+    number = kit.issue()
+    mission = kit.take(number)
+    # Git runs this at the forge: before the branch moves, and after it.
+    hook = tmp_path / "forge" / f"{kit.name}.git" / "hooks" / moment
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(
+        f"#!/bin/sh\ncd {tmp_path}\ntest -e killed && exit 0\ntouch killed\nkill -9 $(cat worker.pid)\n"
+    )
+    hook.chmod(0o755)
+    words = [sys.executable, "-m", "chargehand", "worker", "--until-idle"]
+    with subprocess.Popen(words, env={**os.environ, **kit.environ}, stderr=subprocess.DEVNULL) as worker:
+        (tmp_path / "worker.pid").write_text(str(worker.pid))
+        assert worker.wait(120) == -signal.SIGKILL
+    end = time.monotonic() + 120
+    while kit.state(mission).deliveries.get("request") is None or kit.state(mission).status != "promoted":
+        assert time.monotonic() < end
+        kit.work()
+    for _ in range(2):
+        kit.step()
+    state, request = kit.state(mission), kit.request(mission)
+    assert (request.head_commit, request.is_open) == (state.commit, True)
+    assert len(kit.comments(number)) == 1
+    assert state.deliveries["request"].state == "done"
