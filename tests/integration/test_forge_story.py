@@ -13,6 +13,7 @@ from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.forges.contract import CommitStatus
 from chargehand.testing.forges.case import run_git
+from mission_kit import GOLD
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -291,3 +292,13 @@ def test_a_claim_is_taken_over_only_after_its_lease(tmp_path: Path) -> None:
     own, holds = claim_issue(kit.bob, kit.name, number, mission="m-2", text="mine", now=now + 2 * LEASE)
     assert own is None
     assert len(kit.comments(number)) == 1
+
+
+def test_an_issue_that_could_not_be_taken_is_tried_again(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path, target='"missing"')
+    number = kit.issue()
+    later = kit.issue("another")
+    assert kit.step() == 0
+    assert [kit.comments(each) for each in (number, later)] == [[], []]
+    kit.configure(GOLD)
+    assert kit.step() == 2

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from chargehand.app.checkpoints import mission_difference
 from chargehand.app.composition import App
 from chargehand.app.configuration import keep_secret, set_configuration
 from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, open_entry
-from chargehand.app.forge.claims import claim_issue
+from chargehand.app.forge.claims import WriteRights, claim_issue, find_claim, read_mark
 from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.tending import QUIET, Tender
@@ -43,7 +43,7 @@ from chargehand.core.mission_events import PROMOTE
 from chargehand.core.records import IssueLink
 from chargehand.core.state import ENDED, Question
 from chargehand.durable.admission import ConcurrencyLimit
-from chargehand.forges.contract import Forge, ForgeError, ForgeIssue, ForgeRepository, IssueAddress
+from chargehand.forges.contract import Forge, ForgeComment, ForgeError, ForgeIssue, ForgeRepository, IssueAddress
 from chargehand.missions.reading import result_tree
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
@@ -55,6 +55,7 @@ _LOG = logging.getLogger("chargehand.forges")
 # Between two looks at a repository, and between two visits of the issues that are worked on.
 LOOK_SECONDS, VISIT_SECONDS = 60.0, 15.0
 _STEP_SECONDS = 2.0
+_NEWS = timedelta(minutes=10)
 # After a failure, so that a forge that is down, or an issue that cannot be taken, is not tried all the time.
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 900.0
 
@@ -375,7 +376,8 @@ class ForgeWatch:
     def _step(self, hurry: bool) -> int:
         hints = self._memos.take_hints() if self._takes else ()
         for story in tuple(self._memos.load().stories.values()):
-            soon = hurry or f"{story.account}:{story.repository}" in hints
+            # A worker that ends has news of its own missions only.
+            soon = f"{story.account}:{story.repository}" in hints or (hurry and self._has_news(story))
             if self._is_due(story.key, VISIT_SECONDS, soon):
                 self._try(story.key, partial(self._visit, story), hurry=soon)
         taken = 0
@@ -386,6 +388,12 @@ class ForgeWatch:
                 if self._is_due(key, LOOK_SECONDS, soon):
                     taken += self._try(key, partial(self._look, entry, repository), hurry=soon)
         return taken
+
+    def _has_news(self, story: Story) -> bool:
+        with contextlib.suppress(ChargehandError):
+            updated = datetime.fromisoformat(self._app.mission_reader.state(story.mission).updated)
+            return self._takes or self._app.clock.now() - updated < _NEWS
+        return True
 
     def _is_due(self, key: str, seconds: float, soon: bool) -> bool:
         due = soon or time.monotonic() - self._looked.get(key, -seconds) >= seconds
@@ -421,25 +429,30 @@ class ForgeWatch:
         config, key = entry.config, f"{entry.name}:{repository}"
         memo = self._memos.load()
         since = datetime.fromisoformat(memo.looked[key]) if key in memo.looked else None
-        taken, latest = 0, since
+        taken, latest, failed = 0, since, False
         with ForgeAccounts(self._app).open(entry.name) as forge:
             for issue in forge.issues(repository, label=config.label, assignee=config.assignee, since=since):
                 latest = max(latest or issue.updated, issue.updated)
                 story = f"{entry.name}:{issue.repository}#{issue.number}"
-                if story not in self._memos.load().stories and self._is_wanted(forge, config.authors, issue):
+                if story not in self._memos.load().stories:
                     taken += self._try(f"{story} new", partial(self._take, entry, forge, issue), hurry=False)
-        if latest is not None and latest != since:
+                    failed |= f"{story} new" in self._paused
+        # An issue that could not be taken is listed again.
+        if latest is not None and latest != since and not failed:
             moment = latest.astimezone(UTC).isoformat()
             self._memos.change(lambda memo: replace(memo, looked={**memo.looked, key: moment}))
         return taken
 
-    def _is_wanted(self, forge: Forge, authors: str, issue: ForgeIssue) -> bool:
-        if issue.locked:
-            return False
-        return authors == "anyone" or forge.right(issue.repository, issue.author) in ("write", "admin")
-
     def _take(self, entry: ForgeEntry, forge: Forge, issue: ForgeIssue) -> int:
-        again = _is_retried(forge, issue)
+        may = WriteRights(forge, issue.repository)
+        if issue.locked or (entry.config.authors == "write" and not may(issue.author)):
+            return 0
+        comments = forge.comments(issue.repository, issue.number)
+        holds, again = find_claim(comments, may_claim=may), _is_retried(comments, may)
+        if holds is not None and not (
+            again or (holds.mark.state == "held" and holds.is_over(self._app.clock.now()))
+        ):
+            return 0
         try:
             request = RunRequest(yes=True, detach=True)
             _take(self._app, entry, forge, issue, request, confirm_trust=None, again=again)
@@ -457,17 +470,15 @@ class ForgeWatch:
             await asyncio.sleep(_STEP_SECONDS)
 
 
-def _is_retried(forge: Forge, issue: ForgeIssue) -> bool:
+def _is_retried(comments: Sequence[ForgeComment], may: Callable[[str], bool]) -> bool:
     """Return whether a person with write right asked for another try since the last claim."""
-    from chargehand.app.forge.claims import read_mark
-
     asked = False
-    for comment in forge.comments(issue.repository, issue.number):
+    for comment in comments:
         command = read_command(comment.body)
         if read_mark(comment.body) is not None:
-            asked = False
+            asked = asked and not may(comment.author)
         elif command is not None and command.name == "retry":
-            asked = forge.right(issue.repository, comment.author) in ("write", "admin")
+            asked = may(comment.author)
     return asked
 
 
