@@ -18,7 +18,8 @@ from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry
 from chargehand.app.forge.claims import ClaimMark, WriteRights, find_claim, with_mark
 from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
-from chargehand.app.forge.request_target import NAME, STATUS
+from chargehand.app.forge.request_delivery import STATUS
+from chargehand.app.forge.request_target import NAME
 from chargehand.app.forge.texts import (
     IssueCommand,
     Remark,

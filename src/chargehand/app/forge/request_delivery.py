@@ -1,0 +1,148 @@
+"""Delivery of a promoted commit to a forge: push the branch, open or update the request, answer remarks.
+
+Each act is looked for before it is done, so that a lost reply or a killed worker makes nothing twice.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from chargehand.app.forge.accounts import ForgeAccounts
+from chargehand.app.forge.claims import WriteRights, find_claim
+from chargehand.app.forge.clones import push_branch
+from chargehand.app.forge.texts import mark, remark_reply, remarks_comment, request_body, request_title
+from chargehand.core.records import IssueLink
+from chargehand.forges.contract import CommitStatus, Forge, ForgeError, ForgeRepository, ForgeRequest, NewRequest
+from chargehand.missions.journal import Journal
+from chargehand.missions.reading import is_rolled_back
+from chargehand.missions.services import Services
+from chargehand.reports.markdown import render_report
+from chargehand.reports.reading import StateReader
+from chargehand.reports.showing import report_mission
+from chargehand.workspace.depot import Depot
+from chargehand.workspace.errors import Fault
+
+STATUS = "chargehand"
+
+
+class RequestDelivery:
+    """Delivers the commits of one mission; may block."""
+
+    def __init__(self, reader: StateReader, services: Services, journal: Journal, fault: Fault) -> None:
+        self._reader, self._services, self._journal, self._fault = reader, services, journal, fault
+
+    def deliver(self, link: IssueLink, commit: str) -> str:
+        """Deliver a commit and return the address of its request. Raises `ForgeError`, `ChargehandError`."""
+        accounts = ForgeAccounts(self._reader)
+        with accounts.open(link.account) as forge:
+            repository = forge.repository(link.repository)
+            if repository.archived:
+                raise ForgeError(
+                    "refused", f"{repository.name} is archived", hint="unarchive it, then promote again"
+                )
+            self._check_claim(forge, link)
+            self._push(forge, repository, link, commit)
+            self._fault("request_pushed")
+            request = self._open(forge, link, commit)
+            self._fault("request_opened")
+            forge.set_status(link.repository, commit, self._status(request.url))
+            reviewers = accounts.entry(link.account).config.reviewers
+            if reviewers and not link.round:
+                forge.ask_reviews(link.repository, request.number, reviewers)
+            answer_remarks(forge, link, request.number, commit)
+            return request.url
+
+    def _is_green(self) -> bool:
+        state = self._journal.state
+        judged = [each.status for each in state.verdicts if each.tree == state.tree]
+        return judged[-1:] == ["green"]
+
+    def _status(self, url: str) -> CommitStatus:
+        if is_rolled_back(self._journal.state):
+            return CommitStatus(context=STATUS, state="failure", description="the result was rolled back", url=url)
+        if self._is_green():
+            return CommitStatus(context=STATUS, state="success", description="all checks passed", url=url)
+        return CommitStatus(context=STATUS, state="failure", description="not green: a person decided", url=url)
+
+    def _check_claim(self, forge: Forge, link: IssueLink) -> None:
+        rights, comments = WriteRights(forge, link.repository), forge.comments(link.repository, link.number)
+        for own in comments:
+            if own.id == link.claim:
+                rights.add(own.author)
+        holds = find_claim(comments, may_claim=rights)
+        if holds is not None and holds.comment.id != link.claim:
+            raise ForgeError(
+                "refused",
+                f"the issue was taken over by mission {holds.mark.mission}",
+                hint="discard this mission, or release that claim and promote again",
+            )
+
+    def _push(self, forge: Forge, repository: ForgeRepository, link: IssueLink, commit: str) -> None:
+        depot = self._services.depot
+        there = forge.branch(link.repository, link.branch)
+        if there == commit:
+            return
+        if there is not None and not _is_ancestor(depot, there, commit):
+            raise ForgeError(
+                "refused",
+                f"the branch {link.branch} of {link.repository} has commits that this result does not contain",
+                hint="merge or remove them, then promote again; nothing was overwritten",
+            )
+        push_branch(depot, forge, repository, link.branch, commit=commit, old=there)
+
+    def _open(self, forge: Forge, link: IssueLink, commit: str) -> ForgeRequest:
+        """Return the request of the branch, opened or updated; a merged one is left as it is."""
+        known = forge.find_requests(link.repository, link.branch)
+        request = next((each for each in known if each.is_open), None)
+        if request is None and known and known[0].merged is not None:
+            return known[0]
+        # A draft unless its tree was judged green, or the result was rolled back since.
+        draft = is_rolled_back(self._journal.state) or not self._is_green()
+        text = self._describe(forge, link, commit, request)
+        if request is None:
+            new = NewRequest(title=request_title(link), body=text, head=link.branch, base=link.target, draft=draft)
+            request = forge.open_request(link.repository, new)
+        elif request.body != text or request.draft != draft:
+            request = forge.change_request(link.repository, request.number, body=text, draft=draft)
+        # Some forges take a moment to see a push.
+        if request.head_commit != commit and forge.branch(link.repository, link.branch) != commit:
+            raise ForgeError("broken", f"the branch {link.branch} was moved while its request was opened")
+        return request
+
+    def _describe(self, forge: Forge, link: IssueLink, commit: str, request: ForgeRequest | None) -> str:
+        found, _ = report_mission(self._reader, self._journal.mission)
+        # The promotion is valid, and only its delivery is unfinished. Without what describes this machine: the
+        # request is read by others.
+        details = replace(found.details, repository=link.repository)
+        report = replace(found, status="promoted", final=True, user=link.account, details=details)
+        rendered, name = render_report(report), f"chargehand-{commit[:12]}.md"
+        before = "" if request is None else request.body
+        attached = [line.removeprefix("- ") for line in before.splitlines() if line.startswith(f"- {name}: ")]
+        if not attached and (url := forge.attach(link.repository, link.number, name, rendered.encode())):
+            attached = [f"{name}: {url}"]
+        return request_body(link, report, rendered, attached)
+
+
+def _is_ancestor(depot: Depot, old: str, new: str) -> bool:
+    return depot.git.run("merge-base", "--is-ancestor", old, new).code == 0
+
+
+def answer_remarks(forge: Forge, link: IssueLink, number: int, commit: str) -> None:
+    """Answer the remarks that a round worked on: those on lines in their threads, the others with one comment."""
+    lines = (
+        {f"line/{each.id}": each for each in forge.review_comments(link.repository, number)}
+        if link.remarks
+        else {}
+    )
+    said = "\n".join(each.body for each in lines.values())
+    for key in link.remarks:
+        if key in lines and mark("reply", key) not in said:
+            forge.reply(link.repository, number, lines[key], remark_reply(commit, key))
+    others = tuple(key for key in link.remarks if key not in lines)
+    if others:
+        text = remarks_comment(commit, others)
+        if not any(
+            mark("reply", " ".join(others)) in each.body
+            for each in forge.comments(link.repository, number, is_request=True)
+        ):
+            forge.add_comment(link.repository, number, text, is_request=True)
