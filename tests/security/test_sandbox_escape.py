@@ -55,7 +55,8 @@ def test_files_of_the_host_are_not_visible(jail: Jail, tmp_path: Path) -> None:
     listed["/"] = [name for name in listed["/"] if f"/{name}" not in way]
     listed["/home"] = [name for name in listed["/home"] if name == "agent" or f"/home/{name}" not in way]
     assert listed["/home"] == ["agent"]
-    assert set(listed["/run"]) - {".containerenv"} == {"chargehand"}
+    # Only if the toolchain has programs outside /usr.
+    assert set(listed["/run"]) - {".containerenv"} <= {"chargehand"}
     assert listed["/var"] == ["tmp"]
     empty = {"sys"} if jail.kind == "container" else set()
     assert not ({"root", "mnt", "srv", "boot", "sys"} - empty) & set(listed["/"])

@@ -39,6 +39,8 @@ class ForgeError(ChargehandError):
     if the forge said so. `may_have_acted`: the answer was lost, so look before repeating.
     """
 
+    default_code = "forge_broken"
+
     def __init__(
         self,
         problem: ForgeProblem,
