@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from forge_kit import REVISED, ForgeKit
 
 from chargehand.app.forge.claims import LEASE, claim_issue
-from chargehand.app.forges import take_issue
+from chargehand.app.forges import ForgeWatch, take_issue
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
+from chargehand.core.mission_events import DeliveryChanged
 from chargehand.forges.contract import CommitStatus
 from chargehand.testing.forges.case import run_git
 from mission_kit import GOLD
@@ -302,3 +305,50 @@ def test_an_issue_that_could_not_be_taken_is_tried_again(tmp_path: Path) -> None
     assert [kit.comments(each) for each in (number, later)] == [[], []]
     kit.configure(GOLD)
     assert kit.step() == 2
+
+
+def test_comments_on_lines_are_collected_before_a_round(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path, REVISED)
+    kit.issue()
+    with kit.app() as app:
+        watch = ForgeWatch(app, quiet=timedelta(seconds=2))
+        watch.step(hurry=True)
+        kit.work()
+        (story,) = kit.stories().values()
+        watch.step(hurry=True)
+        request = kit.request(story.mission)
+        kit.host.review("bob", request.number, "commented", "", lines=[("calc/core.py", 1, "first")])
+        for _ in range(4):  # however often it looks meanwhile
+            watch.step(hurry=True)
+        assert next(iter(kit.stories().values())).mission == story.mission
+        kit.host.review("bob", request.number, "commented", "", lines=[("calc/core.py", 2, "second")])
+        end = time.monotonic() + 60
+        while next(iter(kit.stories().values())).mission == story.mission:
+            assert time.monotonic() < end
+            watch.step(hurry=True)
+    asked = kit.state(next(iter(kit.stories().values())).mission).request
+    assert asked is not None
+    assert "first" in asked.text
+    assert "second" in asked.text
+
+
+def test_a_refused_delivery_is_not_tried_all_the_time(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path)
+    number = kit.issue()
+    mission = kit.take(number)
+    kit.push("main", {"a.txt": "a\n"})
+    run_git(
+        tmp_path / "clone",
+        "push",
+        "-q",
+        str(tmp_path / "forge" / f"{kit.name}.git"),
+        f"HEAD:{kit.link(mission).branch}",
+    )
+    kit.work()
+    assert kit.state(mission).deliveries["request"].state == "blocked"
+    with kit.app() as app:
+        watch = ForgeWatch(app)
+        for _ in range(6):
+            watch.step(hurry=True)
+        assert len(app.store.log.read(mission, types=(DeliveryChanged.type,))) <= 4
+    assert "the request is blocked" in kit.comments(number)[0]

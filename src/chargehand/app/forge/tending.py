@@ -7,6 +7,7 @@ people with write right decide anything, and their right is read at each visit.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -107,6 +108,7 @@ class Tender(Struct, frozen=True, kw_only=True):
                 else:
                     visit.end()
             except ForgeError as error:
+                self.seen.pop(story.key, None)  # the visit was not finished
                 if error.problem != "missing":
                     raise
                 # Deleted, or invisible by now.
@@ -247,8 +249,11 @@ class _Visit:
         state, link, forge = self._state, self._link, self._forge
         delivery = state.deliveries.get(NAME)
         if delivery is None or delivery.commit != state.commit or delivery.state != "done":
-            self._tender.deeds.deliver(state.id)
-            self._show(None)
+            # A refusal seldom ends by itself: it is tried again with the next step of the progress comment.
+            refused = delivery is not None and delivery.state == "blocked"
+            if not refused or not self._is_known((delivery, self._step())):
+                self._tender.deeds.deliver(state.id)
+                self._show(None)
             return
         if f"shown/{state.commit}" not in self._acted:
             # A first look at the request would find nothing new.
@@ -349,6 +354,7 @@ class _Visit:
                 found.append(Remark(key=key, author=comment.author, text=command.text))
         now = self._tender.reader.clock.now()
         if newest and now - max(newest) < self._tender.quiet:
+            self._tender.seen.pop(self._story.key, None)
             return [], []
         authors = [each.author for each in found]
         return found + self._red_checks(request, statuses, done), authors
@@ -363,7 +369,8 @@ class _Visit:
             return []
         found = []
         for each in statuses:
-            key = f"check/{each.context.replace(' ', '_')}/{request.head_commit[:12]}"
+            name = hashlib.sha256(each.context.encode()).hexdigest()[:12]  # it may contain anything
+            key = f"check/{name}/{request.head_commit[:12]}"
             if each.state in ("failure", "error") and key not in done:
                 log = self._forge.read_log(self._link.repository, each, most=_LARGEST_LOG)
                 text = f"The check {each.context} is red: {each.description}\n{log}".strip()
