@@ -134,6 +134,12 @@ def test_only_people_with_write_right_stop_a_mission(tmp_path: Path) -> None:
     assert kit.step() == 0
     kit.bob.add_comment(kit.name, number, "/retry")
     assert kit.step() == 1
+    kit.bob.add_comment(kit.name, number, "/stop")
+    kit.step()
+    kit.step()
+    assert kit.stories() == {}
+    # A person who names the issue asks for it.
+    assert kit.take(number) != mission
 
 
 def test_an_answer_counts_from_people_with_write_right(tmp_path: Path) -> None:
@@ -178,9 +184,11 @@ def test_a_person_decides_about_a_result_by_a_comment(tmp_path: Path, word: str,
     kit.bob.add_comment(kit.name, number, word)
     kit.step()
     assert kit.state(mission).status == status
-    assert [each.is_open for each in kit.ada.find_requests(kit.name, kit.link(mission).branch)] == (
-        [True] if status == "promoted" else []
-    )
+    requests = kit.ada.find_requests(kit.name, kit.link(mission).branch)
+    # No green verdict judged it, and the forge is told so.
+    assert [each.draft for each in requests] == ([True] if status == "promoted" else [])
+    for each in requests:
+        assert [known.state for known in kit.ada.statuses(kit.name, each.head_commit)] == ["failure"]
 
 
 def test_a_review_starts_a_round_and_each_comment_is_answered(tmp_path: Path) -> None:

@@ -162,10 +162,10 @@ def log_out(reader: StateReader, name: str) -> AccountDocument:
 # --- taking an issue
 
 
-def take_issue(
-    app: App, address: str, request: RunRequest, *, confirm_trust: ConfirmTrust | None = None, again: bool = False
-) -> str:
+def take_issue(app: App, address: str, request: RunRequest, *, confirm_trust: ConfirmTrust | None = None) -> str:
     """Claim an issue, and record a mission that resolves it; return the mission's id.
+
+    A person asks for it, so that an issue whose earlier mission has ended is taken again.
 
     It starts from the target branch as it is at the forge. Nothing is claimed for a request that could not begin.
     Raises `UsageError`, `ForgeError`, `RefusedError` (`issue_closed`, `issue_taken`, `issue_request`) and the
@@ -180,7 +180,7 @@ def take_issue(
     entry, found = accounts.find(address)
     with accounts.open(entry.name) as forge:
         issue = _require_open(forge, found)
-        return _take(app, entry, forge, issue, request, confirm_trust=confirm_trust, again=again)
+        return _take(app, entry, forge, issue, request, confirm_trust=confirm_trust, again=True)
 
 
 def _require_open(forge: Forge, address: IssueAddress) -> ForgeIssue:
@@ -229,8 +229,9 @@ def _take(
     request, plan = plan_request(
         app, dataclasses.replace(request, issue=None, text=issue_request(issue, comments), repo=clone, base=target)
     )
-    # Before the claim, which people see: a request that cannot start takes no issue.
+    # Before the claim, which people see: whatever can fail without it takes no issue.
     prepare_run(app, request, confirm_trust=confirm_trust)
+    branch = _free_branch(forge, issue, f"chargehand/issue-{issue.number}-{branch_slug(issue.title)}")
     mission = new_id("mission")
     own, holds = claim_issue(
         forge,
@@ -247,9 +248,8 @@ def _take(
         raise RefusedError(
             f"{issue.url} is taken by mission {holds.mark.mission} of {holds.comment.author}",
             code="issue_taken",
-            hint="a comment /retry there lets it be taken again once that mission has ended",
+            hint="wait until it ends; a person with write right can end it with a comment /stop there",
         )
-    slug = branch_slug(issue.title)
     link = IssueLink(
         account=entry.name,
         repository=issue.repository,
@@ -259,7 +259,7 @@ def _take(
         author=issue.author,
         claim=own.comment.id,
         after=own.mark.after,
-        branch=_free_branch(forge, issue, f"chargehand/issue-{issue.number}-{slug}"),
+        branch=branch,
         target=target,
     )
     story = Story(mission=mission, account=entry.name, repository=issue.repository, number=issue.number)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from chargehand.core.redaction import Redactor
 from chargehand.core.text import printable
-from chargehand.forges.contract import Forge, ForgeError, ForgeRepository
+from chargehand.forges.contract import Forge, ForgeError, ForgeProblem, ForgeRepository
 from chargehand.network.addresses import is_loopback
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.remotes import HostCommand, Remote, RemoteLogin, push_command, update_command
@@ -25,6 +25,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(?:/[A-Za-z0-9_.-]{1,100}){
 _LOST = ("could not resolve host", "failed to connect", "connection", "timed out", "early eof", "rpc failed")
 _DENIED = ("authentication failed", "could not read username", "403", "401")
 _REFUSED = ("protected", "non-fast-forward", "fetch first", "hook declined", "stale info", "[remote rejected]")
+_SIGNS: tuple[tuple[ForgeProblem, tuple[str, ...]], ...] = (
+    ("refused", _REFUSED),
+    ("denied", _DENIED),
+    ("unreachable", _LOST),
+)
 
 
 def update_clone(home: Path, account: str, forge: Forge, repository: ForgeRepository, branch: str) -> Path:
@@ -91,7 +96,5 @@ def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
         lower = shown.lower()
         lines = [line for line in shown.splitlines() if line.startswith(("fatal:", "error:", "remote:", "!"))]
         reason = "; ".join(lines[:3]) or f"git ended with {done.returncode}"
-        for problem, signs in (("refused", _REFUSED), ("denied", _DENIED), ("unreachable", _LOST)):
-            if any(sign in lower for sign in signs):
-                raise ForgeError(problem, f"cannot {what}: {reason}")  # type: ignore[arg-type]
-        raise ForgeError("refused", f"cannot {what}: {reason}")
+        problems = (problem for problem, signs in _SIGNS if any(sign in lower for sign in signs))
+        raise ForgeError(next(problems, "refused"), f"cannot {what}: {reason}")

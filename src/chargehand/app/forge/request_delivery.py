@@ -18,6 +18,7 @@ from chargehand.missions.reading import is_rolled_back
 from chargehand.missions.services import Services
 from chargehand.reports.markdown import render_report
 from chargehand.reports.reading import StateReader
+from chargehand.reports.report import UndoAdvice
 from chargehand.reports.showing import report_mission
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.errors import Fault
@@ -74,7 +75,7 @@ class RequestDelivery:
             raise ForgeError(
                 "refused",
                 f"the issue was taken over by mission {holds.mark.mission}",
-                hint="discard this mission, or release that claim and promote again",
+                hint="discard this mission; its result stays in its checkpoints",
             )
 
     def _push(self, forge: Forge, repository: ForgeRepository, link: IssueLink, commit: str) -> None:
@@ -114,7 +115,11 @@ class RequestDelivery:
         # The promotion is valid, and only its delivery is unfinished. Without what describes this machine: the
         # request is read by others.
         details = replace(found.details, repository=link.repository)
-        report = replace(found, status="promoted", final=True, user=link.account, details=details)
+        undo = UndoAdvice(
+            text="Close this request, or revert its merge at the forge; or where it was made:",
+            commands=(f"chargehand mission rollback {self._journal.mission}",),
+        )
+        report = replace(found, status="promoted", final=True, user=link.account, details=details, undo=undo)
         rendered, name = render_report(report), f"chargehand-{commit[:12]}.md"
         before = "" if request is None else request.body
         attached = [line.removeprefix("- ") for line in before.splitlines() if line.startswith(f"- {name}: ")]

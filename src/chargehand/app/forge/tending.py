@@ -408,13 +408,17 @@ class _Visit:
         if blocked is not None and blocked.state != "done" and blocked.commit == state.commit:
             more = f"the request is {blocked.state}: {blocked.reason}"
         made = ClaimMark(mission=state.id, after=link.after, state="released" if over else "held")
-        text = with_mark(progress_text(state, link, url, more), made)
+        # A comment `/retry` is only seen in repositories that are watched.
+        watched = link.repository in self._entry.config.repositories
+        text = with_mark(progress_text(state, link, url, more, watched=watched), made)
         if not any(each.id == link.claim and text == each.body.replace("\r\n", "\n") for each in comments or ()):
             self._forge.edit_comment(link.repository, link.number, link.claim, text)
 
-    def record(self, key: str, **more: object) -> None:
+    def record(
+        self, key: str, *, number: int = 0, comment: int = 0, url: str = "", commit: str = "", identity: str = ""
+    ) -> None:
         """Record an act in the mission's log."""
-        event = ForgeActed(key=key, **more)  # type: ignore[arg-type]
+        event = ForgeActed(key=key, number=number, comment=comment, url=url, commit=commit, identity=identity)
         self._tender.reader.store.log.append(self._state.id, event, durable=True)
         self._acted.add(key)
 

@@ -135,9 +135,14 @@ def round_request(link: IssueLink, remarks: Sequence[Remark]) -> str:
 
 
 def progress_text(
-    state: MissionState | None, link: IssueLink | None, request_url: str = "", more: str = ""
+    state: MissionState | None,
+    link: IssueLink | None,
+    request_url: str = "",
+    more: str = "",
+    *,
+    watched: bool = False,
 ) -> str:
-    """Return the progress comment of an issue, without its mark."""
+    """Return the progress comment of an issue, without its mark; `watched` offers another try by a comment."""
     lines = [f"**Chargehand** {_STATUS_TEXT['planned' if state is None else state.status]}."]
     if state is not None:
         lines += ["", f"- mission {code(state.id)}"]
@@ -149,7 +154,7 @@ def progress_text(
     lines += [f"- {more}"] if more else []
     if state is None or state.status not in ENDED:
         lines += ["", "People with write right may write `/stop` here to cancel it."]
-    elif state.status != "promoted":
+    elif state.status != "promoted" and watched:
         lines += ["", "People with write right may write `/retry` here to have it tried again."]
     return "\n".join(lines)
 
