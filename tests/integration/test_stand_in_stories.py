@@ -11,6 +11,8 @@ from tests.github_stand_in import GithubHost, openapi
 from tests.gitlab_stand_in import GitlabHost
 
 from chargehand.forges.contract import Forge, ReviewState
+from chargehand.testing.forges.case import run_git
+from mission_kit import GOLD
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -44,6 +46,27 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StandInStor
     made = GithubHost(root) if request.param == "github" else GitlabHost(root)
     yield StandInStoryHost(root, request.param, made)
     made.close()
+
+
+def test_the_token_reaches_neither_the_agent_nor_a_file(tmp_path: Path) -> None:
+    root = tmp_path / "forge"
+    root.mkdir()
+    stand_in = GitlabHost(root)
+    host = StandInStoryHost(root, "gitlab", stand_in)
+    look = "env > seen.txt; cat /proc/*/environ >> seen.txt; find / -name '*token*' >> seen.txt 2> /dev/null"
+    kit = ForgeKit(tmp_path, f"{GOLD}; ({look}); true", host=host)
+    mission = kit.take(kit.issue())
+    kit.work()
+    state = kit.state(mission)
+    assert state.deliveries["request"].state == "done", state
+    token = host.token("robot").encode()
+    bare = root / f"{host.repository}.git"
+    seen = run_git(bare, "show", f"{state.commit}:seen.txt").encode()
+    assert b"CHARGEHAND_REQUEST" in seen
+    assert token not in seen
+    files = [each for each in kit.home.rglob("*") if each.is_file()]
+    assert [each for each in files if token in each.read_bytes()] == []
+    stand_in.close()
 
 
 def test_the_whole_story(host: StandInStoryHost, tmp_path: Path) -> None:
