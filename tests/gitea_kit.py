@@ -71,7 +71,7 @@ LEVEL = Warn
 ROOT_PATH = {root}/log
 [session]
 PROVIDER = memory
-"""  # noqa: E501
+"""  # noqa: E501 (the token is longer than a line)
 
 
 def missing() -> str:

@@ -92,12 +92,12 @@ class OpenApi:
         return "#/paths/" + "/".join(map(_escape, steps))
 
     def _resolve(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
-        found: Any = node
+        found: Mapping[str, Any] = node
         if "$ref" in node:
             found = self._document
             for part in node["$ref"][2:].split("/"):
                 found = found[part]
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _check(self, document: object, place: str, validator: Any, where: str) -> Iterator[str]:
         schema = {"$ref": f"urn:github{place}"}

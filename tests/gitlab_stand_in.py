@@ -24,6 +24,7 @@ from chargehand.forges.contract import (
     NewRequest,
     ReviewState,
     Right,
+    StatusState,
 )
 from chargehand.forges.gitlab import GitlabForge
 from chargehand.forges.local import LocalForge
@@ -37,7 +38,12 @@ LOGINS = {number: login for login, number in IDS.items()}
 LEVELS: Mapping[Right, int] = {"none": 0, "read": 20, "write": 30, "admin": 40}
 _FAILURES = {"denied": 401, "forbidden": 403, "missing": 404, "refused": 409, "invalid": 400}
 _NOTES = {"approved": "approved this merge request", "changes": "requested changes"}
-_STATES = {"pending": "pending", "success": "success", "failed": "failure", "canceled": "error"}
+_STATES: Mapping[str, StatusState] = {
+    "pending": "pending",
+    "success": "success",
+    "failed": "failure",
+    "canceled": "error",
+}
 _FIELDS = {
     "issues": {"add_labels", "remove_labels", "assignee_ids", "state_event"},
     "merge_requests": {
@@ -189,7 +195,7 @@ class GitlabHost(LocalHost):
                     return Answer(400, {"message": "Cannot transition status via :succeed from :success"})
                 status = CommitStatus(
                     context=body["name"],
-                    state=_STATES[body["state"]],  # type: ignore[arg-type]
+                    state=_STATES[body["state"]],
                     description=body["description"],
                     url=body.get("target_url", ""),
                 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -67,9 +68,11 @@ def test_a_released_claim_is_replaced_only_if_asked(open_forge: Callable[[str], 
 
 
 @pytest.mark.parametrize("when", ["before", "lost_before", "lost_after"])
-def test_a_lost_reply_to_a_claim_is_looked_for(open_forge: Callable[[str], LocalForge], when: str) -> None:
+def test_a_lost_reply_to_a_claim_is_looked_for(
+    open_forge: Callable[[str], LocalForge], when: Literal["before", "lost_before", "lost_after"]
+) -> None:
     number = open_forge("ada").create_issue(NAME, "issue", "")
-    forge = FlakyForge(open_forge("robot1"), ForgeFault(method="add_comment", when=when))  # type: ignore[arg-type]
+    forge = FlakyForge(open_forge("robot1"), ForgeFault(method="add_comment", when=when))
     if when == "lost_after":
         assert _claim(forge, number, "m-1")
     else:

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from forge_kit import ForgeKit
 
 from chargehand.app.forge.request_target import RequestTarget
-from chargehand.forges.contract import Forge, ForgeKind, ForgeSetup
+from chargehand.forges.contract import Forge, ForgeKind, ForgeProblem, ForgeSetup
 from chargehand.forges.local import KIND
 from chargehand.forges.registries import FORGES
 from chargehand.testing.forges.flaky import FlakyForge, ForgeFault
@@ -112,10 +113,11 @@ def test_a_lost_reply_to_any_change_doubles_nothing(story: Undelivered) -> None:
     changes = _count_changes(story)
     story.check_done_once()
     assert changes >= 6
-    for when in ("before", "lost_before", "lost_after"):
+    whens: tuple[Literal["before", "lost_before", "lost_after"], ...] = ("before", "lost_before", "lost_after")
+    for when in whens:
         for call in range(1, changes + 1):
             story.restore()
-            _set_faults([ForgeFault(call=call, when=when)])  # type: ignore[arg-type]
+            _set_faults([ForgeFault(call=call, when=when)])
             for _ in range(5):
                 story.kit.step()
             assert _OPENED[0].changes >= call, (when, call)
@@ -123,9 +125,10 @@ def test_a_lost_reply_to_any_change_doubles_nothing(story: Undelivered) -> None:
 
 
 def test_a_forge_that_was_down_gets_everything_later(story: Undelivered) -> None:
-    for problem in ("unreachable", "broken", "rate_limited"):
+    problems: tuple[ForgeProblem, ...] = ("unreachable", "broken", "rate_limited")
+    for problem in problems:
         story.restore()
-        _set_faults([ForgeFault(method="repository", problem=problem, lasting=True)])  # type: ignore[arg-type]
+        _set_faults([ForgeFault(method="repository", problem=problem, lasting=True)])
         story.kit.step()
         delivery = story.kit.state(story.mission).deliveries["request"]
         assert delivery.state == "pending"

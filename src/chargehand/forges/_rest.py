@@ -73,7 +73,7 @@ class RestClient:
         self.base = base
         self._setup, self._refine = setup, refine
         self._http = WebClient(
-            headers={"user-agent": "chargehand", **headers, **setup.headers},
+            headers={"user-agent": "chargehand", **headers},
             seconds=_SILENCE_SECONDS,
             authority=setup.authority,
         )
@@ -245,7 +245,8 @@ class RestClient:
         return kept
 
     def _lost(self, error: WebError, *, is_change: bool) -> ForgeError:
-        problem: ForgeProblem = {"too_large": "broken", "invalid": "invalid"}.get(error.problem, "unreachable")  # type: ignore[assignment]
+        problems: dict[str, ForgeProblem] = {"too_large": "broken", "invalid": "invalid"}
+        problem = problems.get(error.problem, "unreachable")
         hint = "name the file of its authority" if error.problem == "certificate" else ""
         acted = is_change and not error.is_unsent
         return ForgeError(problem, f"{self._host}: {self.clean(str(error))}", hint=hint, may_have_acted=acted)

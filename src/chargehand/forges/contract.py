@@ -5,7 +5,7 @@ Every text that a forge returns was written by other people: it is data, and gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol
@@ -351,7 +351,6 @@ class ForgeSetup(Struct, frozen=True, kw_only=True):
     token: str = ""
     authority: Path | None = None
     sleep: Callable[[float], None]
-    headers: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         return f"ForgeSetup({self.url!r}, …)"
