@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,8 +185,7 @@ class ForgeKit:
 
     def step(self, *, takes: bool = True) -> int:
         """Watch for one step; comments on lines are not collected first."""
-        with self.app() as app:
-            watch = ForgeWatch(app, takes=takes, quiet=timedelta(0))
+        with self.app() as app, contextlib.closing(ForgeWatch(app, takes=takes, quiet=timedelta(0))) as watch:
             return watch.step(hurry=True)
 
     def stories(self) -> dict[str, Story]:

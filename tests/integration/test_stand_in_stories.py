@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from forge_kit import REVISED, ForgeKit, LocalStoryHost, play_story
 from tests.github_stand_in import GithubHost, openapi
 from tests.gitlab_stand_in import GitlabHost
 
+from chargehand.app.forge.accounts import ForgeAccounts
+from chargehand.app.forges import ForgeWatch
 from chargehand.forges.contract import Forge, ReviewState
 from chargehand.testing.forges.case import run_git
 from mission_kit import GOLD
@@ -73,3 +76,37 @@ def test_the_whole_story(host: StandInStoryHost, tmp_path: Path) -> None:
     # The stand-in of GitHub answers at the paths of api.github.com.
     settings = {"api": f'"{host.url}"'} if host.kind == "github" else {}
     play_story(ForgeKit(tmp_path, REVISED, host=host, **settings), attaches=host.kind != "github")
+
+
+def test_an_unchanged_issue_costs_one_request(tmp_path: Path) -> None:
+    root = tmp_path / "forge"
+    root.mkdir()
+    stand_in = GitlabHost(root)
+    kit = ForgeKit(tmp_path, host=StandInStoryHost(root, "gitlab", stand_in))
+    kit.take(kit.issue())
+    with kit.app() as app, contextlib.closing(ForgeWatch(app, takes=False)) as watch:
+        for _ in range(4):
+            watch.step(hurry=True)
+        before = len(stand_in.server.requests)
+        watch.step(hurry=True)
+    (asked,) = stand_in.server.requests[before:]
+    assert asked.path.endswith("/issues/1")
+    stand_in.close()
+
+
+def test_an_account_stays_open_until_it_is_configured_anew(tmp_path: Path) -> None:
+    root = tmp_path / "forge"
+    root.mkdir()
+    stand_in = GitlabHost(root)
+    kit = ForgeKit(tmp_path, host=StandInStoryHost(root, "gitlab", stand_in))
+    with kit.app() as app, contextlib.closing(ForgeAccounts(app, keep=True)) as accounts:
+        opened = []
+        for login in ("robot", "robot", "bob"):
+            app.credentials.set("OTHER_TOKEN", kit.host.token(login))
+            kit.configure("true", token='"OTHER_TOKEN"')
+            with accounts.open("home") as forge:
+                assert forge.account().login == login
+                opened.append(forge)
+        assert opened[0] is opened[1]
+        assert opened[1] is not opened[2]
+    stand_in.close()

@@ -359,14 +359,21 @@ class ForgeWatch:
     def __init__(self, app: App, *, takes: bool = True, quiet: timedelta = QUIET) -> None:
         self._app = app
         self._memos = ForgeMemos(app.store.followers)
-        self._tender = Tender(reader=app, memos=self._memos, deeds=_MissionDeeds(app), quiet=quiet)
+        self._accounts = ForgeAccounts(app, keep=True)
+        self._tender = Tender(
+            reader=app, accounts=self._accounts, memos=self._memos, deeds=_MissionDeeds(app), quiet=quiet
+        )
         self._takes = takes
         self._looked: dict[str, float] = {}
         self._paused: dict[str, tuple[float, float]] = {}
         self._said: dict[str, str] = {}
 
+    def close(self) -> None:
+        """Close the connections to forges."""
+        self._accounts.close()
+
     def step(self, *, hurry: bool = False) -> int:
-        """Visit and look at what is due; return the number of new missions. `hurry`: everything is due."""
+        """Make the due visits and looks; return the number of new missions. `hurry`: everything is due."""
         place = ConcurrencyLimit(self._app.home / "slots" / "forges", places=1).new_place()
         try:
             return self._step(hurry) if place.take_now() else 0
@@ -376,12 +383,12 @@ class ForgeWatch:
     def _step(self, hurry: bool) -> int:
         hints = self._memos.take_hints() if self._takes else ()
         for story in tuple(self._memos.load().stories.values()):
-            # A worker that ends has news of its own missions only.
+            # A worker that ends hurries only for missions that changed lately.
             soon = f"{story.account}:{story.repository}" in hints or (hurry and self._has_news(story))
             if self._is_due(story.key, VISIT_SECONDS, soon):
                 self._try(story.key, partial(self._visit, story), hurry=soon)
         taken = 0
-        for entry in ForgeAccounts(self._app).entries().values() if self._takes else ():
+        for entry in self._accounts.entries().values() if self._takes else ():
             for repository in entry.config.repositories:
                 key = f"{entry.name}:{repository}"
                 soon = hurry or key in hints
@@ -430,7 +437,7 @@ class ForgeWatch:
         memo = self._memos.load()
         since = datetime.fromisoformat(memo.looked[key]) if key in memo.looked else None
         taken, latest, failed = 0, since, False
-        with ForgeAccounts(self._app).open(entry.name) as forge:
+        with self._accounts.open(entry.name) as forge:
             for issue in forge.issues(repository, label=config.label, assignee=config.assignee, since=since):
                 latest = max(latest or issue.updated, issue.updated)
                 story = f"{entry.name}:{issue.repository}#{issue.number}"

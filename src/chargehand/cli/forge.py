@@ -113,14 +113,15 @@ def watch(once: bool, out: Output) -> None:
       chargehand config set forges.github.repositories '["me/project"]'
       chargehand forge watch
     """
+    import contextlib
+
     from chargehand.app.composition import App
     from chargehand.app.forges import ForgeWatch
     from chargehand.cli.terminal.interrupt import run_loop
     from chargehand.cli.terminal.logs import set_up_logs
 
     set_up_logs()
-    with App.open() as app:
-        watching = ForgeWatch(app)
+    with App.open() as app, contextlib.closing(ForgeWatch(app)) as watching:
         if once:
             taken = watching.step(hurry=True)
             out.document({"taken": taken})

@@ -14,6 +14,8 @@ from chargehand.cli.terminal.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from chargehand.app.composition import App
     from chargehand.cli.terminal.output import Output
     from chargehand.configuration.run_options import RunRequest
@@ -165,18 +167,22 @@ async def _work_until_told(
     A second signal ends the process at once.
     """
     import asyncio
+    import contextlib
     import signal
 
     from chargehand.app.worker import Worker
 
-    tend = None
+    tend: Callable[[bool], object] | None = None
+    watching = contextlib.ExitStack()
     if app.user_configuration().config.forges:
         from chargehand.app.forges import ForgeWatch
 
-        watching = ForgeWatch(app, takes=watch_forges)
+        watch = watching.enter_context(contextlib.closing(ForgeWatch(app, takes=watch_forges)))
 
-        def tend(last: bool) -> object:
-            return watching.step(hurry=last)
+        def tend_forges(last: bool) -> object:
+            return watch.step(hurry=last)
+
+        tend = tend_forges
 
     worker = Worker(app, slots=slots, tend=tend)
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -202,5 +208,6 @@ async def _work_until_told(
     # `kill -9`.
     if until_eof:
         loop.add_reader(0, hang_up)
-    await worker.work(until_idle=until_idle, sleepers=sleepers)
+    with watching:
+        await worker.work(until_idle=until_idle, sleepers=sleepers)
     return stopped

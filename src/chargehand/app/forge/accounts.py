@@ -37,10 +37,19 @@ class ForgeEntry(Struct, frozen=True, kw_only=True):
 
 
 class ForgeAccounts:
-    """Finds and opens the accounts of the user's own configuration."""
+    """Finds and opens the accounts of the user's own configuration.
 
-    def __init__(self, reader: StateReader) -> None:
-        self._reader = reader
+    With `keep` they stay open until `close`: unchanged answers are then known from before, and cost less.
+    """
+
+    def __init__(self, reader: StateReader, *, keep: bool = False) -> None:
+        self._reader, self._keep = reader, keep
+        self._kept: dict[str, tuple[ForgeEntry, str, Forge]] = {}
+
+    def close(self) -> None:
+        """Close the accounts that were kept open."""
+        while self._kept:
+            self._kept.popitem()[1][2].close()
 
     def entries(self) -> Mapping[str, ForgeEntry]:
         """Return all entries by name. Raises `ConfigError`."""
@@ -62,7 +71,18 @@ class ForgeAccounts:
     def open(self, name: str) -> Iterator[Forge]:
         """Open an account for the block. Raises `NotFoundError`, and `UsageError` (`forge_token`, `forge_url`)."""
         entry = self.entry(name)
-        forge = open_entry(entry, self._reader.credentials.get(entry.token) or "")
+        token = self._reader.credentials.get(entry.token) or ""
+        known = self._kept.get(name)
+        if known is not None and known[:2] == (entry, token):
+            yield known[2]
+            return
+        forge = open_entry(entry, token)
+        if self._keep:
+            if known is not None:  # its configuration has changed
+                known[2].close()
+            self._kept[name] = (entry, token, forge)
+            yield forge
+            return
         try:
             yield forge
         finally:

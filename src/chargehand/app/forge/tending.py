@@ -86,6 +86,7 @@ class Tender(Struct, frozen=True, kw_only=True):
     """
 
     reader: StateReader
+    accounts: ForgeAccounts
     memos: ForgeMemos
     deeds: Deeds
     quiet: timedelta = QUIET
@@ -93,7 +94,7 @@ class Tender(Struct, frozen=True, kw_only=True):
 
     def visit(self, story: Story) -> None:
         """Carry out all acts that are due for one issue. Raises `ForgeError`, `ChargehandError`."""
-        accounts = ForgeAccounts(self.reader)
+        accounts = self.accounts
         state = self.reader.mission_state(story.mission)
         if state.request is None or state.request.issue is None:
             self.memos.remove(story)
@@ -214,7 +215,7 @@ class _Visit:
     ) -> bool:
         asked = self._tender.deeds.open_question(self._state.id)
         where = self._find_ours(_question_mark(*asked), comments) if asked is not None else None
-        # An answer is for the question above it, not for one that was asked later.
+        # An answer is for the question above it, not for a later one.
         if asked is None or where is None or comment.id < where.id:
             return False
         self._tender.deeds.answer(asked[0], asked[1].id, command.text, identity=identity)

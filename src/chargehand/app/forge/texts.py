@@ -83,14 +83,14 @@ def _cut(text: str, most: int) -> str:
 
 
 def _title(text: str) -> str:
-    # It gets into commit messages, where it must mention no person and close no other issue.
+    # It gets into commit messages, and it must mention no person and close no other issue.
     line = _REFERENCE.sub(r"\1 ", " ".join(visible(text).split()))
     return (line if len(line) <= 180 else f"{line[:179]}…") or "(no title)"
 
 
 def issue_request(issue: ForgeIssue, comments: Sequence[ForgeComment]) -> str:
     """Return the request to resolve an issue, with the newest of its comments."""
-    # Unknown to whoever wrote the texts, so that none of them can end its own section.
+    # Unknown to the authors of the texts, so that no text can end its section.
     fence = secrets.token_hex(4)
     lines = [
         f"Resolve issue {issue.repository}#{issue.number}: {_title(issue.title)}",
