@@ -25,7 +25,7 @@ from chargehand.app.forge.claims import WriteRights, claim_issue, find_claim, re
 from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.tending import QUIET, Tender
-from chargehand.app.forge.texts import issue_request, progress_text, read_command
+from chargehand.app.forge.texts import conflict_request, issue_request, progress_text, read_command
 from chargehand.app.missions import (
     addressed_mission,
     answer_mission,
@@ -33,7 +33,13 @@ from chargehand.app.missions import (
     discard_mission,
     promote_mission,
 )
-from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
+from chargehand.app.requests import (
+    FollowUp,
+    follow_up_mission,
+    plan_request,
+    record_mission,
+    update_mission,
+)
 from chargehand.app.runs import branch_slug, prepare_run
 from chargehand.app.worker import ensure_worker
 from chargehand.configuration.run_options import RunRequest
@@ -340,7 +346,8 @@ class _MissionDeeds:
             asyncio.run(promote_mission(app, mission))
 
     def follow_up(self, mission: str, text: str, link: IssueLink, *, identity: str) -> str:
-        made = keyed_id("mission", f"round {link.round} {mission}")
+        # With the remarks: a round that failed may be followed by one of the same number.
+        made = keyed_id("mission", f"round {link.round} {mission} {' '.join(link.remarks)}")
         try:
             self._app.store.log.get(made)
         except NotFoundError:
@@ -348,6 +355,25 @@ class _MissionDeeds:
                 follow_up_mission(app, FollowUp(mission=mission, text=text), issue=link, made=made)
         ensure_worker(self._app)
         return made
+
+    def contains(self, mission: str, commit: str) -> bool:
+        state = self._app.mission_state(mission)
+        return state.commit is not None and self._app.projects.mission_depot(state).contains(state.commit, commit)
+
+    def update(self, mission: str, tip: str, link: IssueLink, *, works: bool) -> tuple[str, str] | None:
+        made = keyed_id("mission", f"update {tip} {mission}")
+        text = partial(conflict_request, link.target)
+        with self._acting(self._app.identity()) as app:
+            found = update_mission(
+                app, mission, link.target, made=made, link=link, works=works, conflict_text=text
+            )
+        ensure_worker(self._app)
+        return None if found is None else (found.mission, found.conflicts)
+
+    def mend(self, mission: str, text: str, *, identity: str) -> None:
+        with self._acting(identity) as app:
+            follow_up_mission(app, FollowUp(mission=mission, text=text))
+        ensure_worker(self._app)
 
 
 class ForgeWatch:

@@ -6,14 +6,14 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from chargehand.app import runs
-from chargehand.app.runs import request_text
+from chargehand.app.runs import allowed_attempts, branch_slug, request_text
 from chargehand.app.wiring.session import ConfiguredBase
 from chargehand.app.worker import ensure_worker
 from chargehand.configuration.areas import meet_areas
@@ -350,7 +350,6 @@ def follow_up_mission(app: App, request: FollowUp, *, issue: IssueLink | None = 
     if given, and works on `issue`. Raises `UsageError`,
     `ConfigError`, `RefusedError` (`not_continuable`).
     """
-    from chargehand.app.runs import allowed_attempts
     from chargehand.missions.reading import has_open_tasks
     from chargehand.missions.steering import check_continuable_plan
 
@@ -392,6 +391,96 @@ def follow_up_mission(app: App, request: FollowUp, *, issue: IssueLink | None = 
     )
 
 
+class BranchUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """The mission that merges a moved branch into a result, "" if it needs an agent that may not be asked.
+
+    `conflicts` is a text with their places, "" without.
+    """
+
+    mission: str
+    conflicts: str = ""
+
+
+def update_mission(
+    app: App,
+    name: str,
+    branch: str,
+    *,
+    made: str,
+    link: IssueLink,
+    works: bool,
+    conflict_text: Callable[[str], str],
+) -> BranchUpdate | None:
+    """Merge the present tip of a branch with a promoted mission's result, as a new mission `made` on that tip.
+
+    Without conflicts, the merged tree is judged and promoted without an agent. Otherwise the agent gets the text
+    of `conflict_text` for the conflicts, on the branch with the rest of its change; so does that of a plan, which
+    has no attempt that could be judged again, with "". Without `works` no agent may be asked. `None` if the result
+    contains the tip, or the tip all of its changes. Raises `RepositoryError`, `ConfigError`, `RefusedError`
+    (`unrelated`).
+    """
+    from chargehand.missions.fork import create_rejudged, rebase_result
+    from chargehand.missions.steering import last_whole_attempt
+    from chargehand.workspace.merge import conflict_report
+
+    state = app.mission_state(name)
+    before, onto = state.request, state.commit
+    assert before is not None
+    assert onto is not None
+    depot = app.projects.mission_depot(state)
+    tip = depot.resolve_base(branch)
+    if depot.contains(onto, tip.commit):
+        return None
+    rebase = rebase_result(depot, state, tip, made=made)
+    if rebase is None:
+        return None
+    link = msgspec.structs.replace(link, onto=onto, round=link.round + (1 if rebase.count else 0))
+    text = f"Merge {branch} into the change for {link.repository}#{link.number}"
+    if not rebase.count and last_whole_attempt(state):
+        request = msgspec.structs.replace(before, text=text, slug=branch_slug(text), issue=link)
+        if not _exists(app, made):
+            create_rejudged(app.store, depot, state.id, request, tip, rebase.checkpoint, made=made)
+        return BranchUpdate(mission=made)
+    conflicts = conflict_report(rebase.conflicts, ours=branch, theirs="the request") if rebase.count else ""
+    if works and not _exists(app, made):
+        request = msgspec.structs.replace(before, text=f"{text}\n\n{conflict_text(conflicts)}", issue=link)
+        _continue_merge(app, state, request, tip, rebase.tree, made=made)
+    return BranchUpdate(mission=made if works else "", conflicts=conflicts)
+
+
+def _continue_merge(
+    app: App, state: MissionState, request: MissionRequest, tip: Base, tree: str, *, made: str
+) -> None:
+    """Record a mission `made` whose agent continues a result on a tip, with a merge of both in its workspace."""
+    from chargehand.missions.fork import create_follow_up
+    from chargehand.missions.steering import last_whole_attempt
+
+    app.preparation.require_recorded_agent(state)
+    found = app.preparation.find(revision=tip.commit, mission=state)
+    resolved = app.preparation.configuration(found, options=RunRequest().configuration(), head=False)
+    after = last_whole_attempt(state)
+    continued = MissionContinued(
+        identity=app.identity(),
+        after=after,
+        attempts=after + allowed_attempts(resolved, request.agent),
+        seconds=resolved.config.limits.time,
+        base=tip,
+        tree=tree,
+    )
+    request = msgspec.structs.replace(
+        request, slug=branch_slug(request.text), attempts=continued.attempts, seconds=continued.seconds
+    )
+    create_follow_up(app.store, app.projects.mission_depot(state), state.id, request, continued, made=made)
+
+
+def _exists(app: App, mission: str) -> bool:
+    try:
+        app.store.log.get(mission)
+    except NotFoundError:
+        return False
+    return True
+
+
 def _follow_up_promoted(
     app: App,
     state: MissionState,
@@ -403,7 +492,6 @@ def _follow_up_promoted(
     issue: IssueLink | None,
     made: str,
 ) -> str:
-    from chargehand.app.runs import branch_slug
     from chargehand.missions.fork import create_follow_up
     from chargehand.missions.reading import is_applied, merged_checks
     from chargehand.missions.steering import last_whole_attempt

@@ -428,6 +428,12 @@ class ForgeConfig(Struct, frozen=True, kw_only=True):
     target: Annotated[str | None, KeySpec("branch of requests; absent: the default branch", form="name")] = None
     reviewers: Annotated[tuple[str, ...], KeySpec("people who are asked to review each request", form="name")] = ()
     rounds: Annotated[int, KeySpec("how often review comments and red checks of a request start work again")] = 5
+    update: Annotated[
+        Literal["moved", "conflict", "never"],
+        KeySpec(
+            "when the target branch is merged into an open request: if it moved, if the two conflict, or never"
+        ),
+    ] = "moved"
     merge: Annotated[
         Literal["person", "approved"],
         KeySpec("who merges: a person, or Chargehand once a person approved and all checks are green"),

@@ -371,7 +371,8 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     `account` is the entry of [forges], `claim` the id of the comment that claims the issue for the mission and
     shows its progress, `after` the claim that it replaces. `branch` is pushed for a request to merge it into
     `target`. In a further round `request` is the number of that request, `round` counts from 0, and `remarks` are
-    the keys of the review remarks that the mission answers.
+    the keys of the review remarks that the mission answers. `onto` is the commit of the request's branch that the
+    result has to contain, if its base is not made from that: `target` has moved, and the mission merges both.
     """
 
     account: str
@@ -387,6 +388,7 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     round: int = 0
     remarks: tuple[str, ...] = ()
     after: int = 0
+    onto: str = ""
 
 
 class MissionRequest(Struct, frozen=True, kw_only=True):

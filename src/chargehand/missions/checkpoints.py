@@ -14,7 +14,6 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from chargehand.checks.areas import match_paths
 from chargehand.checks.formatters import Formatter
 from chargehand.core.clock import Clock
 from chargehand.core.errors import RefusedError, UsageError
@@ -23,14 +22,14 @@ from chargehand.core.records import Base, Change, Checkpoint, Verdict
 from chargehand.core.state import MissionState
 from chargehand.core.text import printable
 from chargehand.missions.journal import Journal, claim_mission
-from chargehand.missions.promotion.rebase import conflict_event, name_paths
+from chargehand.missions.promotion.rebase import conflict_event, name_paths, union_of
 from chargehand.missions.reading import MissionReader
 from chargehand.missions.verdict.commits import COMMITTED
 from chargehand.missions.verdict.restored import RESTORES
 from chargehand.sandbox.contract import Sandbox
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.merge import IsUnion, MergeConflictError, MergeResult
+from chargehand.workspace.merge import MergeConflictError, MergeResult
 from chargehand.workspace.rollback import RollbackPlan, plan_rollback, stale_plan, write_rollback
 from chargehand.workspace.workspace import Workspace
 
@@ -70,11 +69,11 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
         """Merge a tip into a mission's last tree, as a commit with both as parents; the tip becomes the base."""
         with self._claim(mission) as journal:
             base, last = _require_change(journal.state)
-            if _follows(depot, tip.commit, base.commit):
+            if depot.contains(base.commit, tip.commit):
                 return _keep_as_is(base, last)
             # As one change on the base: single checkpoints contain changes that the agent later undid.
             theirs = depot.commit(last.tree, (base.commit,), "candidate")
-            merged = depot.merge(tip.commit, theirs, union=_union_of(journal.state))
+            merged = depot.merge(tip.commit, theirs, union=union_of(journal.state))
             tree = self._require_tree(journal, tip, last.tree, merged)
             commit = depot.commit(tree, (last.commit, tip.commit), message or f"Merge {tip.revision}")
             return self._record(depot, journal, tip, last, commit, trigger="merged", stop=stop)
@@ -105,7 +104,7 @@ class CheckpointEditor(Struct, frozen=True, kw_only=True):
                         on, replayed = depot.commit(depot.tree_of(on), (on,), found.message), replayed + 1
                     continue
                 theirs = depot.commit(found.tree, (before,), "candidate")
-                merged = depot.merge(on, theirs, before, union=_union_of(journal.state))
+                merged = depot.merge(on, theirs, before, union=union_of(journal.state))
                 tree = self._require_tree(journal, tip, found.tree, merged, of=found.message)
                 if tree != depot.tree_of(on):
                     on, replayed = depot.commit(tree, (on,), found.message), replayed + 1
@@ -238,10 +237,6 @@ def _keep_as_is(base: Base, last: Checkpoint) -> EditedCheckpoints:
     return EditedCheckpoints(commit=last.commit, tree=last.tree, base=base.commit, changed=False)
 
 
-def _follows(depot: Depot, old: str, new: str) -> bool:
-    return old == new or depot.git.run("merge-base", "--is-ancestor", old, new).code == 0
-
-
 def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple[str, str]]:
     """Return the commits to replay, the oldest first, each with the commit that it is compared with.
 
@@ -252,7 +247,7 @@ def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple
     at = last.commit
     while at != base.commit:
         parents = depot.read_commit(at).parents
-        if not parents or _follows(depot, at, base.commit):
+        if not parents or depot.contains(base.commit, at):
             break
         found.append((parents[0], at))
         at = parents[0]
@@ -263,10 +258,6 @@ def _commits_to_replay(depot: Depot, base: Base, last: Checkpoint) -> list[tuple
 
 # The largest number of files per formatter call: their names must fit into a command line.
 _AT_ONCE = 400
-
-
-def _union_of(state: MissionState) -> IsUnion:
-    return match_paths(state.config.project.union if state.config is not None else ())
 
 
 class FormatRun(Struct, frozen=True, kw_only=True):

@@ -111,7 +111,8 @@ class MissionFlow:
     async def _run_attempts(self, request: MissionRequest, agent: Agent, context: BaseContext) -> None:
         """Run attempts, each with the report on the previous one, and settle the mission by the last result."""
         candidates = CandidateJudge(self._services, self._journal, self._control, self._judge, role=self._role)
-        tree: str = context.base.tree
+        begun = self._journal.state.continued.get(0)
+        tree: str = begun.tree if begun is not None and begun.tree else context.base.tree
         feedback: str | None = None
         number, most, fault = 0, request.attempts, ""
         judged: JudgedAttempt | None = None

@@ -19,6 +19,7 @@ from chargehand.core.mission_events import (
     AttemptFinished,
     BaseResolved,
     ChangesReverted,
+    CheckpointRestored,
     MessageSent,
     MissionContinued,
     MissionCreated,
@@ -29,8 +30,10 @@ from chargehand.core.mission_events import (
     StepFinished,
     VerdictGiven,
 )
-from chargehand.core.records import ChoiceReason, MissionRequest
+from chargehand.core.records import Base, Checkpoint, ChoiceReason, MissionRequest, Verdict
+from chargehand.core.state import MissionState
 from chargehand.missions.journal import load_step_output, store_step_output
+from chargehand.missions.promotion.rebase import Rebase, rebase_onto, union_of
 from chargehand.missions.transcript import acts_prefix, parse_act
 from chargehand.store.store import Store
 
@@ -184,18 +187,69 @@ def create_follow_up(
     coordinator of the source.
     """
     source = _read_source(store, mission)
-    created = next(payload for payload in source if isinstance(payload, MissionCreated))
-    created = replace(created, request=request, forked_from=mission, forked_at="", user=user or created.user)
+    created = _created_from(source, mission, request, user)
     created = replace(created, chosen=chosen or created.chosen)
     if not made:  # a person's own mission, not a coordinator's
         made, created = new_id("mission"), replace(created, parent="", task="")
-    copied = list(_copy_until(None, source, made))
-    if continued.base is not None:  # its base must outlive the branch of the source mission
-        depot.swap(f"refs/chargehand/forks/{made}-base", continued.base.commit, None)
+    # A plan's mission has no attempts of its own: the new one begins on `continued.base`.
+    copied = list(_copy_until(None, source, made)) if continued.after else []
+    if continued.base is not None:
+        _keep_commits(depot, made, continued.base, request)
         copied.append(BaseResolved(base=continued.base))
     copied.append(continued)
     _record_copy(store, depot, made, created, copied)
     return made
+
+
+def rebase_result(depot: Depot, state: MissionState, tip: Base, *, made: str) -> Rebase | None:
+    """Merge a promoted result with a tip, for a mission `made`; `None` if the tip has all of its changes.
+
+    Raises `RefusedError` (`unrelated`) if their histories have no commit in common.
+    """
+    assert state.commit is not None
+    fork = depot.merge_base(state.commit, tip.commit)
+    if fork is None:
+        raise RefusedError(
+            f"{tip.revision} was replaced: its history has nothing in common with the result {state.commit[:12]}",
+            code="unrelated",
+            hint="discard the result, and run the request again",
+        )
+    common = Base(commit=fork, tree=depot.tree_of(fork), revision=fork)
+    return rebase_onto(depot, common, tip, depot.tree_of(state.commit), mission=made, union=union_of(state))
+
+
+def create_rejudged(
+    store: Store,
+    depot: Depot,
+    mission: str,
+    request: MissionRequest,
+    base: Base,
+    checkpoint: Checkpoint,
+    *,
+    made: str,
+) -> None:
+    """Record a mission `made` that judges a promoted one's result on another base, and promotes it if it is green.
+
+    `checkpoint` has that tree. No agent works on it unless the new mission is continued.
+    """
+    source = _read_source(store, mission)
+    _keep_commits(depot, made, base, request)
+    missing = VerdictGiven(verdict=Verdict(tree=checkpoint.tree, scope="merged", status="missing"))
+    moved = (BaseResolved(base=base), CheckpointRestored(workspace="", checkpoint=checkpoint), missing)
+    created = _created_from(source, mission, request, "")
+    _record_copy(store, depot, made, created, [*_copy_until(None, source, made), *moved])
+
+
+def _created_from(source: Sequence[Payload], mission: str, request: MissionRequest, user: str) -> MissionCreated:
+    created = next(payload for payload in source if isinstance(payload, MissionCreated))
+    return replace(created, request=request, forked_from=mission, forked_at="", user=user or created.user)
+
+
+def _keep_commits(depot: Depot, made: str, base: Base, request: MissionRequest) -> None:
+    """Keep the commits that the new mission needs: they must outlive the branch of the source mission."""
+    depot.swap(f"refs/chargehand/forks/{made}-base", base.commit, None)
+    if request.issue is not None and request.issue.onto:
+        depot.swap(f"refs/chargehand/forks/{made}-onto", request.issue.onto, None)
 
 
 def _read_source(store: Store, mission: str) -> list[Payload]:

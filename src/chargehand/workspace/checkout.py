@@ -92,7 +92,7 @@ def _blocking_reason(depot: Depot, git: Git, commit: str, *, branch: str, at: st
         return f"{branch!r} is not checked out any more (HEAD is at {head or 'a detached commit'})"
     if current != at:
         return f"branch {branch!r} moved to {current} since the mission began at {at}"
-    if depot.git.run("merge-base", "--is-ancestor", at, commit).code:
+    if not depot.contains(commit, at):
         return f"{commit} does not follow {at}"
     return ""
 

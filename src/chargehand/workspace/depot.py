@@ -426,6 +426,14 @@ class Depot:
             self.git, self.path, reader=self.reader, ours=ours, theirs=theirs, base=base, union=union
         )
 
+    def contains(self, commit: str, other: str) -> bool:
+        """Return whether `other` is the commit or in its history; a commit that the depot lacks is not."""
+        return commit == other or self.git.run("merge-base", "--is-ancestor", other, commit).code == 0
+
+    def merge_base(self, one: str, other: str) -> str | None:
+        """Return the best common ancestor of two commits, `None` if their histories have none."""
+        return self.git.run("merge-base", one, other).text or None
+
     def annotate(self, commit: str, text: str, *, provenance: str = "") -> bool:
         """Add the lines of `text` that the note of a commit lacks; return whether any were added.
 

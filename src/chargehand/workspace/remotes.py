@@ -238,5 +238,4 @@ def moved_base(depot: Depot, base: Base) -> Base | None:
         tip = depot.resolve_base(ref)
     except RepositoryError:  # it went away, or cannot be read completely: there is nothing to continue from
         return None
-    follows = depot.git.run("merge-base", "--is-ancestor", base.commit, tip.commit).code == 0
-    return tip if follows and tip.commit != base.commit else None
+    return tip if tip.commit != base.commit and depot.contains(tip.commit, base.commit) else None

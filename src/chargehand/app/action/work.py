@@ -190,8 +190,7 @@ async def push(work: ActionContext) -> ActionResult:
     overwrites = False
     if not deletes and old is not None:
         # Git also fails for an `old` that was never fetched: it counts as a commit that would be lost.
-        follows = await asyncio.to_thread(depot.git.run, "merge-base", "--is-ancestor", old, commit)
-        overwrites = follows.code != 0
+        overwrites = not await asyncio.to_thread(depot.contains, commit, old)
     if overwrites and not work.arguments.get("force"):
         raise RefusedError(
             f"branch {branch!r} of {name!r} has commits that the mission's does not: {old!r}",

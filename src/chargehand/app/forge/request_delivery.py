@@ -20,7 +20,6 @@ from chargehand.reports.markdown import render_report
 from chargehand.reports.reading import StateReader
 from chargehand.reports.report import UndoAdvice
 from chargehand.reports.showing import report_mission
-from chargehand.workspace.depot import Depot
 from chargehand.workspace.errors import Fault
 
 STATUS = "chargehand"
@@ -48,7 +47,7 @@ class RequestDelivery:
             self._fault("request_opened")
             forge.set_status(link.repository, commit, self._status(request.url))
             reviewers = accounts.entry(link.account).config.reviewers
-            if reviewers and not link.round:
+            if reviewers and not link.request:
                 forge.ask_reviews(link.repository, request.number, reviewers)
             answer_remarks(forge, link, request.number, commit)
             return request.url
@@ -83,7 +82,7 @@ class RequestDelivery:
         there = forge.branch(link.repository, link.branch)
         if there == commit:
             return
-        if there is not None and not _is_ancestor(depot, there, commit):
+        if there is not None and not depot.contains(commit, there):
             raise ForgeError(
                 "refused",
                 f"the branch {link.branch} of {link.repository} has commits that this result does not contain",
@@ -126,10 +125,6 @@ class RequestDelivery:
         if not attached and (url := forge.attach(link.repository, link.number, name, rendered.encode())):
             attached = [f"{name}: {url}"]
         return request_body(link, report, rendered, attached)
-
-
-def _is_ancestor(depot: Depot, old: str, new: str) -> bool:
-    return depot.git.run("merge-base", "--is-ancestor", old, new).code == 0
 
 
 def answer_remarks(forge: Forge, link: IssueLink, number: int, commit: str) -> None:

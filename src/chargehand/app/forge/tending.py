@@ -25,14 +25,17 @@ from chargehand.app.forge.texts import (
     IssueCommand,
     Remark,
     approval_text,
+    conflict_comment,
+    failed_round_comment,
     is_ours,
     mark,
+    mend_request,
     progress_text,
     question_text,
     read_command,
     round_request,
 )
-from chargehand.core.errors import ChargehandError
+from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink
 from chargehand.core.state import ENDED, MissionState, Question
@@ -44,6 +47,7 @@ _STEP = timedelta(minutes=20)
 # Comments on lines that are not part of a review are collected for so long.
 QUIET = timedelta(seconds=20)
 _LARGEST_LOG = 12_000
+_MOST_UPDATES = 50
 
 
 class Deeds(Protocol):
@@ -77,6 +81,22 @@ class Deeds(Protocol):
         """Continue a promoted mission with a further round, once; return its id. Raises `ChargehandError`."""
         ...
 
+    def contains(self, mission: str, commit: str) -> bool:
+        """Return whether a promoted result has a commit of the target branch in its history."""
+        ...
+
+    def update(self, mission: str, tip: str, link: IssueLink, *, works: bool) -> tuple[str, str] | None:
+        """Merge the target branch, now at `tip`, with a promoted result, once, as a new mission.
+
+        Returns the mission and a text with the conflicts; without `works` no agent may be asked, and the mission
+        is "" if that were necessary. `None` if there is nothing to merge. Raises `ChargehandError`.
+        """
+        ...
+
+    def mend(self, mission: str, text: str, *, identity: str) -> None:
+        """Continue a mission that ended without a promotion. Raises `ChargehandError`."""
+        ...
+
 
 class Tender(Struct, frozen=True, kw_only=True):
     """Visits issues; `quiet` is how long comments on lines are collected.
@@ -106,6 +126,8 @@ class Tender(Struct, frozen=True, kw_only=True):
                     visit.tend_open()
                 elif state.status == "promoted" and state.commit is not None:
                     visit.tend_promoted()
+                elif state.request.issue.request and state.status not in ("cancelled", "discarded"):
+                    visit.tend_failed_round()
                 else:
                     visit.end()
             except ForgeError as error:
@@ -271,9 +293,10 @@ class _Visit:
             self._finish(request, "closed", "")
             return
         statuses = forge.statuses(link.repository, request.head_commit)
-        known = self._is_known((request.updated, request.mergeable, statuses)) and request.updated is not None
+        tip = forge.branch(link.repository, link.target) if self._entry.config.update != "never" else None
+        known = self._is_known((request.updated, request.mergeable, statuses, tip)) and request.updated is not None
         if request.head_commit == state.commit and not known:
-            self._follow(request, statuses)
+            self._follow(request, statuses, tip)
 
     def _find_request(self) -> ForgeRequest | None:
         link = self._link
@@ -291,18 +314,17 @@ class _Visit:
             if forge.issue(link.repository, link.number).is_open:
                 forge.change_issue(link.repository, link.number, is_open=False)
             # The clone then shows whether the change survives on its branch.
-            update_clone(
-                self._tender.reader.home,
-                self._story.account,
-                forge,
-                forge.repository(link.repository),
-                link.target,
-            )
+            self._fetch_target()
         self.record(how, number=request.number, url=request.url, commit=commit)
         self._show(None, request.url, more=f"the request was {how}", over=True)
         self._tender.memos.remove(self._story)
 
-    def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> None:
+    def _fetch_target(self) -> None:
+        home, link = self._tender.reader.home, self._link
+        repository = self._forge.repository(link.repository)
+        update_clone(home, self._story.account, self._forge, repository, link.target)
+
+    def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus], tip: str | None) -> None:
         link, forge = self._link, self._forge
         remarks, authors = self._remarks(request, statuses)
         if remarks:
@@ -323,10 +345,61 @@ class _Visit:
             )
             self._tender.memos.put(replace(self._story, mission=mission))
             self.record(f"round/{further.round}", number=request.number, url=request.url, identity=identity)
+        elif tip is not None and self._has_moved(request, tip):
+            self._update(request, tip)
         elif self._entry.config.merge == "approved" and self._may_merge(request, statuses):
             method = self._entry.config.merge_method
             forge.merge(link.repository, request.number, commit=request.head_commit, method=method)
             self.record("merge", number=request.number, commit=request.head_commit)
+
+    def _has_moved(self, request: ForgeRequest, tip: str) -> bool:
+        """Return whether the request must be merged with the target branch, which was not tried for this tip."""
+        base = self._state.base
+        if f"target/{tip}" in self._acted or (base is not None and base.commit == tip):
+            return False
+        return self._entry.config.update == "moved" or request.mergeable is False
+
+    def _update(self, request: ForgeRequest, tip: str) -> None:
+        """Have the request merged with its target branch and judged again; conflicts are a round of work."""
+        link, forge, deeds = self._link, self._forge, self._tender.deeds
+        made = conflicts = ""
+        if not deeds.contains(self._state.id, tip):
+            self._fetch_target()
+            further = replace(link, request=request.number, remarks=())
+            works = link.round < self._entry.config.rounds
+            try:
+                made, conflicts = deeds.update(self._state.id, tip, further, works=works) or ("", "")
+            except RefusedError as error:
+                conflicts = error.message
+        if conflicts:
+            text = conflict_comment(link.target, tip, conflicts, ours=bool(made))
+            talk = forge.comments(link.repository, request.number, is_request=True)
+            if self._find_ours(mark("target", tip), talk) is None:
+                forge.add_comment(link.repository, request.number, text, is_request=True)
+        if made:
+            self._tender.memos.put(replace(self._story, mission=made))
+        self.record(f"target/{tip}", number=request.number, url=request.url, commit=tip)
+
+    def tend_failed_round(self) -> None:
+        """Have a red merge with the target mended; otherwise say so on the request, and follow it as before."""
+        state, link = self._state, self._link
+        worked = len(state.attempts) > (state.restored[-1].attempt if state.restored else 0)
+        may_mend = bool(link.onto) and not worked and state.status == "refused"
+        if may_mend and "mend" not in self._acted and link.round < self._entry.config.rounds:
+            identity = f"forge:{self._story.account}"
+            self._tender.deeds.mend(state.id, mend_request(state), identity=identity)
+            self.record("mend", identity=identity)
+            return
+        talk = self._forge.comments(link.repository, link.request, is_request=True)
+        if self._find_ours(mark("failed", state.id), talk) is None:
+            text = failed_round_comment(state, link.remarks)
+            self._forge.add_comment(link.repository, link.request, text, is_request=True)
+        self.record("failed", number=link.request)
+        before = state.forked_from
+        if before is None:
+            self.end()
+        else:
+            self._tender.memos.put(replace(self._story, mission=before))
 
     def _remarks(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> tuple[list[Remark], list[str]]:
         """Return the remarks to work on, and the people who wrote them; nothing while they still write."""
@@ -385,10 +458,22 @@ class _Visit:
             for each in self._forge.reviews(link.repository, request.number)
             if each.state != "commented" and each.author != request.author and self._may(each.author)
         }
-        approved = any(each.state == "approved" and each.commit == request.head_commit for each in latest.values())
+        heads = self._approvable(request.head_commit)
+        approved = any(each.state == "approved" and each.commit in heads for each in latest.values())
         objected = any(each.state == "changes" for each in latest.values())
         green = bool(statuses) and all(each.state == "success" for each in statuses)
         return approved and not objected and green and request.mergeable is not False and not request.draft
+
+    def _approvable(self, head: str) -> set[str]:
+        """Return the commits whose approval admits the head: merges with the target alone are between them."""
+        heads, state = {head}, self._state
+        while len(heads) < _MOST_UPDATES and state.request is not None and state.request.issue is not None:
+            onto, merged = state.request.issue.onto, state.restored[-1].checkpoint.tree if state.restored else None
+            if not onto or state.tree != merged or state.forked_from is None:
+                break
+            heads.add(onto)
+            state = self._tender.reader.mission_state(state.forked_from)
+        return heads
 
     # --- the progress comment, and the end
 

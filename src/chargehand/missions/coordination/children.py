@@ -231,7 +231,9 @@ def _add_tests(
 ) -> Base:
     """Return a base with the tests on top; a conflict is refused, or its part omitted if `partly`."""
     for each in tests:
-        rebase = rebase_onto(services, each.base, on, each.tree, mission=coordinator)
+        rebase = rebase_onto(
+            services.depot, each.base, on, each.tree, mission=coordinator, union=services.is_union
+        )
         if rebase is not None and rebase.count and not partly:
             paths = ", ".join(shown_path(conflict.path) for conflict in rebase.conflicts)
             raise RefusedError(

@@ -75,7 +75,10 @@ class MergeQueue:
             self._journal.record(VerdictGiven(verdict=verdict))
             return await self._promote(task, child, tip, verdict, approved=tree in approved)
         rebase = await asyncio.to_thread(
-            rebase_onto, self._services, base, tip, tree, mission=self._journal.mission
+            rebase_onto,
+            *(self._services.depot, base, tip, tree),
+            mission=self._journal.mission,
+            union=self._services.is_union,
         )
         if rebase is None:
             return await self._accept_tip(task, child, tip)

@@ -92,7 +92,9 @@ class Promoter:
         if not by_person and (rejected := find_rejected(depot, state, base.tree, merged)):
             raise RefusedError(rejected[0].message, code="rejected_again", hint=hint)
         self._fault("before_commit")
-        parents = promotion_parents(depot, tip, base)
+        request = state.request
+        onto = request.issue.onto if request is not None and request.issue is not None else ""
+        parents = promotion_parents(depot, tip, base, onto=onto)
         checks = [check.name for check in verdict.checks if not check.base_tests]
         message = promotion_message(depot, state, merged, checks, mission=self._journal.mission, task=task)
         commit = await asyncio.to_thread(depot.commit, merged, parents, message)

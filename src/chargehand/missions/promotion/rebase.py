@@ -13,18 +13,20 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from chargehand.checks.areas import match_paths
 from chargehand.core.attempt_events import CheckpointMade
 from chargehand.core.codec import convert_to
 from chargehand.core.events import Payload, encode_json
 from chargehand.core.mission_events import BaseResolved, MergeConflicted
 from chargehand.core.records import Base, Checkpoint, Conflict, Reason
+from chargehand.core.state import MissionState
 from chargehand.core.text import shown_path
 from chargehand.missions.journal import Journal
 from chargehand.missions.reading import is_applied
 from chargehand.missions.services import Services
 from chargehand.store.store import Store
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.merge import MergeConflictError, MergeResult
+from chargehand.workspace.merge import IsUnion, MergeConflictError, MergeResult
 from chargehand.workspace.remotes import moved_base
 
 # A log line takes up to 8 kB, and an event contains more than its list of conflicts. A larger list is an artifact.
@@ -88,12 +90,13 @@ def rebase_tree(services: Services, base: Base, tree: str, *, mission: str) -> R
     Also `None` if the branch already contains all changes. Writes objects and the checkpoint's ref into the depot.
     """
     tip = moved_base(services.depot, base)
-    return None if tip is None else rebase_onto(services, base, tip, tree, mission=mission)
+    if tip is None:
+        return None
+    return rebase_onto(services.depot, base, tip, tree, mission=mission, union=services.is_union)
 
 
-def rebase_onto(services: Services, base: Base, tip: Base, tree: str, *, mission: str) -> Rebase | None:
+def rebase_onto(depot: Depot, base: Base, tip: Base, tree: str, *, mission: str, union: IsUnion) -> Rebase | None:
     """Merge a tree made on `base` with `tip`, as `rebase_tree` does."""
-    depot, union = services.depot, services.is_union
 
     def merge(candidate: str) -> MergeResult:
         theirs = depot.commit(candidate, (base.commit,), "candidate")
@@ -132,6 +135,11 @@ def _drop_conflicts(
         dropped |= paths
         result = merge(depot.replace_paths(tree, sorted(dropped), base.tree))
     return result.tree
+
+
+def union_of(state: MissionState) -> IsUnion:
+    """Return which paths keep the lines of both sides on a conflict, as a mission was configured."""
+    return match_paths(state.config.project.union if state.config is not None else ())
 
 
 def has_branch_moved(journal: Journal, depot: Depot) -> bool:

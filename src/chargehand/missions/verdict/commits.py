@@ -25,11 +25,15 @@ def exported_name(state: MissionState) -> str:
     return f"{project.branch_prefix}{state.request.slug if state.request else ''}"
 
 
-def promotion_parents(depot: Depot, tip: str, base: Base) -> tuple[str, ...]:
-    """Return the parents of a promoted commit: the branch's tip and, after a rebase, the base as second one."""
+def promotion_parents(depot: Depot, tip: str, base: Base, *, onto: str = "") -> tuple[str, ...]:
+    """Return the parents of a promoted commit: the branch's tip and, after a rebase, the base as second one.
+
+    `onto`, unless "", is a commit that the result has to contain: it becomes the first parent if it is not in the
+    history of the tip.
+    """
     # After a rebase the base is not in the history of the mission's branch.
-    known = tip == base.commit or depot.git.run("merge-base", "--is-ancestor", base.commit, tip).code == 0
-    return (tip,) if known else (tip, base.commit)
+    parents = (tip,) if depot.contains(tip, base.commit) else (tip, base.commit)
+    return parents if not onto or depot.contains(tip, onto) else (onto, *parents)
 
 
 def promotion_message(
