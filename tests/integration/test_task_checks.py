@@ -134,3 +134,14 @@ def test_more_of_a_plan_keeps_the_checks_of_its_tasks(crew: Crew) -> None:
         request = app.mission_reader.state(made).request
     assert request is not None
     assert request.extra_checks == ("python3 has.py a new",)
+
+
+def test_more_of_a_plan_begins_on_its_merged_result(crew: Crew) -> None:
+    mission = crew.record([task("a", "echo new > a.txt"), task("b", "echo new > b.txt")], READS)
+    assert crew.work(mission).status == "promoted"
+    with crew.opened() as app:
+        made = follow_up_mission(app, FollowUp(mission=mission, text="more"))
+    state = crew.work(made)
+    assert state.first_base is not None
+    with crew.opened() as app:
+        assert state.first_base.commit == app.mission_reader.state(mission).commit
