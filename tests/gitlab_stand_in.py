@@ -155,7 +155,9 @@ class GitlabHost(LocalHost):
             right = forge.right(name, LOGINS[int(rest[2])])
             if right == "none":
                 return Answer(404, {"message": "404 Not found"})
-            return Answer(200, {"id": int(rest[2]), "access_level": LEVELS[right]})
+            return Answer(
+                200, {"id": int(rest[2]), "username": LOGINS[int(rest[2])], "access_level": LEVELS[right]}
+            )
         if rest[0] == "hooks":
             return self._hook(forge, name, rest[1:], asked)
         if rest[0] == "uploads":

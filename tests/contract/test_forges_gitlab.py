@@ -61,6 +61,18 @@ def test_a_token_that_lacks_a_scope_says_so(host: GitlabHost, case: ForgeCase) -
     assert case.forge.account().lacks is None
 
 
+def test_a_name_that_went_to_another_account_has_none_of_its_rights(host: GitlabHost, case: ForgeCase) -> None:
+    host.set_right(case.repository, "bob", "write")
+    assert case.forge.right(case.repository, "bob") == "write"
+    # Bob has another name by now, and somebody else has his.
+    former = Answer(200, {"username": "robert", "access_level": 30})
+    host.server.fail(former, when=lambda asked: "/members/all/" in asked.path)
+    host.server.fail(
+        Answer(200, [{"id": 44, "username": "bob"}]), when=lambda asked: asked.path.endswith("/users")
+    )
+    assert case.forge.right(case.repository, "bob") == "none"
+
+
 def test_an_issue_and_a_request_of_the_same_number_differ(host: GitlabHost, case: ForgeCase) -> None:
     case.commit("fix", {"new.txt": "x\n"})
     new = NewRequest(title="x", body="", head="fix", base="main")

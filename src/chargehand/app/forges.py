@@ -8,49 +8,35 @@ import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.app.checkpoints import mission_difference
 from chargehand.app.composition import App
 from chargehand.app.configuration import keep_secret, set_configuration
 from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, open_entry
 from chargehand.app.forge.claims import WriteRights, claim_issue, find_claim, read_mark
 from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
-from chargehand.app.forge.tending import QUIET, Tender
-from chargehand.app.forge.texts import conflict_request, issue_request, progress_text, read_command
-from chargehand.app.missions import (
-    addressed_mission,
-    answer_mission,
-    cancel_mission,
-    discard_mission,
-    promote_mission,
-)
+from chargehand.app.forge.texts import issue_request, progress_text, read_command
+from chargehand.app.issues.deeds import MissionDeeds
+from chargehand.app.issues.tending import QUIET, Tender
 from chargehand.app.requests import (
-    FollowUp,
-    follow_up_mission,
     plan_request,
     record_mission,
-    update_mission,
 )
 from chargehand.app.runs import branch_slug, prepare_run
 from chargehand.app.worker import ensure_worker
 from chargehand.configuration.run_options import RunRequest
-from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
-from chargehand.core.ids import keyed_id, new_id
-from chargehand.core.mission_events import PROMOTE
+from chargehand.core.errors import ChargehandError, RefusedError, UsageError
+from chargehand.core.ids import new_id
 from chargehand.core.records import IssueLink
-from chargehand.core.state import ENDED, Question
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.forges.contract import Forge, ForgeComment, ForgeError, ForgeIssue, ForgeRepository, IssueAddress
-from chargehand.missions.reading import result_tree
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
 
@@ -226,11 +212,13 @@ def _take(
     *,
     confirm_trust: ConfirmTrust | None,
     again: bool,
+    comments: Sequence[ForgeComment] | None = None,
 ) -> str:
     repository = forge.repository(issue.repository)
     target = entry.config.target or _require_writable(repository)
     _require_writable(repository)
-    comments = forge.comments(issue.repository, issue.number)
+    if comments is None:
+        comments = forge.comments(issue.repository, issue.number)
     clone = update_clone(app.home, entry.name, forge, repository, target)
     request, plan = plan_request(
         app, dataclasses.replace(request, issue=None, text=issue_request(issue, comments), repo=clone, base=target)
@@ -268,7 +256,13 @@ def _take(
         branch=branch,
         target=target,
     )
-    story = Story(mission=mission, account=entry.name, repository=issue.repository, number=issue.number)
+    story = Story(
+        mission=mission,
+        account=entry.name,
+        repository=issue.repository,
+        number=issue.number,
+        login=own.comment.author,
+    )
     memos = ForgeMemos(app.store.followers)
     try:
         # First the note: a mission that no visit knows would never be shown at the forge.
@@ -291,89 +285,7 @@ def _free_branch(forge: Forge, issue: ForgeIssue, name: str) -> str:
     raise ForgeError("refused", f"the branches {name}… are all taken", hint="delete some of them")
 
 
-# --- tending the taken issues
-
-
-class _MissionDeeds:
-    """Changes missions as people at a forge ask, each change in the name of the person who asks."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    @contextlib.contextmanager
-    def _acting(self, identity: str) -> Iterator[App]:
-        acting = App(
-            environ=self._app.environ, cwd=Path("/"), actor=identity, starts_workers=self._app.starts_workers
-        )
-        try:
-            yield acting
-        finally:
-            acting.close()
-
-    def open_question(self, mission: str) -> tuple[str, Question] | None:
-        with contextlib.suppress(RefusedError, NotFoundError):
-            asked = addressed_mission(self._app, mission, "answer")
-            return (asked.mission, asked.question) if asked.question is not None else None
-        return None
-
-    def answer(self, mission: str, question: str, text: str, *, identity: str) -> None:
-        with self._acting(identity) as app:
-            answer_mission(app, addressed_mission(app, mission, "answer"), text, question=question)
-
-    def change_to_decide(self, mission: str) -> tuple[str, str] | None:
-        state = self._app.mission_state(mission)
-        asked = state.questions.get(PROMOTE)
-        if state.status != "waiting" or asked is None or asked.answer is not None:
-            return None
-        patch = mission_difference(self._app, mission, checkpoint=None).patch()
-        return result_tree(state), patch.decode(errors="replace")
-
-    def decide(self, mission: str, tree: str, *, promote: bool, identity: str) -> None:
-        with self._acting(identity) as app:
-            if promote:
-                asyncio.run(promote_mission(app, mission, tree=tree))
-            else:
-                discard_mission(app, mission)
-
-    def cancel(self, mission: str, *, identity: str) -> None:
-        if self._app.mission_reader.state(mission).status not in ENDED:
-            with contextlib.suppress(RefusedError), self._acting(identity) as app:
-                cancel_mission(app, mission)
-
-    def deliver(self, mission: str) -> None:
-        # Another application: this one may be at work on missions in another thread.
-        with self._acting(self._app.identity()) as app:
-            asyncio.run(promote_mission(app, mission))
-
-    def follow_up(self, mission: str, text: str, link: IssueLink, *, identity: str) -> str:
-        # With the remarks: a round that failed may be followed by one of the same number.
-        made = keyed_id("mission", f"round {link.round} {mission} {' '.join(link.remarks)}")
-        try:
-            self._app.store.log.get(made)
-        except NotFoundError:
-            with self._acting(identity) as app:
-                follow_up_mission(app, FollowUp(mission=mission, text=text), issue=link, made=made)
-        ensure_worker(self._app)
-        return made
-
-    def contains(self, mission: str, commit: str) -> bool:
-        state = self._app.mission_state(mission)
-        return state.commit is not None and self._app.projects.mission_depot(state).contains(state.commit, commit)
-
-    def update(self, mission: str, tip: str, link: IssueLink, *, works: bool) -> tuple[str, str] | None:
-        made = keyed_id("mission", f"update {tip} {mission}")
-        text = partial(conflict_request, link.target)
-        with self._acting(self._app.identity()) as app:
-            found = update_mission(
-                app, mission, link.target, made=made, link=link, works=works, conflict_text=text
-            )
-        ensure_worker(self._app)
-        return None if found is None else (found.mission, found.conflicts)
-
-    def mend(self, mission: str, text: str, *, identity: str) -> None:
-        with self._acting(identity) as app:
-            follow_up_mission(app, FollowUp(mission=mission, text=text))
-        ensure_worker(self._app)
+# --- watching
 
 
 class ForgeWatch:
@@ -387,7 +299,7 @@ class ForgeWatch:
         self._memos = ForgeMemos(app.store.followers)
         self._accounts = ForgeAccounts(app, keep=True)
         self._tender = Tender(
-            reader=app, accounts=self._accounts, memos=self._memos, deeds=_MissionDeeds(app), quiet=quiet
+            reader=app, accounts=self._accounts, memos=self._memos, deeds=MissionDeeds(app), quiet=quiet
         )
         self._takes = takes
         self._looked: dict[str, float] = {}
@@ -488,7 +400,7 @@ class ForgeWatch:
             return 0
         try:
             request = RunRequest(yes=True, detach=True)
-            _take(self._app, entry, forge, issue, request, confirm_trust=None, again=again)
+            _take(self._app, entry, forge, issue, request, confirm_trust=None, again=again, comments=comments)
         except RefusedError as error:
             if error.code != "issue_taken":
                 raise

@@ -26,6 +26,13 @@ class GitlabAccess(Struct, frozen=True):
     access_level: int = 0
 
 
+class GitlabMember(Struct, frozen=True):
+    """A member of a project, with the role as in `GitlabAccess`."""
+
+    username: str
+    access_level: int = 0
+
+
 class GitlabPermissions(Struct, frozen=True):
     """The roles of the token's account."""
 

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from chargehand.core.text import printable
 from chargehand.forges._gitlab_wire import (
-    GitlabAccess,
     GitlabApprovals,
     GitlabBranch,
     GitlabDiscussion,
     GitlabHook,
     GitlabIssue,
+    GitlabMember,
     GitlabMerge,
     GitlabNote,
     GitlabProject,
@@ -84,6 +84,7 @@ class GitlabForge:
     def __init__(self, setup: ForgeSetup, *, page: int = _PAGE) -> None:
         self.url = setup.url.rstrip("/")
         self._setup, self._page = setup, page
+        self._ids: dict[str, int] = {}  # of people whose right was asked
         headers = {"authorization": f"Bearer {setup.token}"} if setup.token else {}
         base = setup.api.rstrip("/") or f"{self.url}/api/v4"
         self._rest = RestClient(setup, base, headers, refine=_refine)
@@ -127,16 +128,28 @@ class GitlabForge:
     def right(self, repository: str, login: str) -> Right:
         """Return the present right of a member; `none` for others, who may read a public repository."""
         place = _place(repository)
-        self._rest.read(place, GitlabProject)  # raises if the repository is missing, not the person
-        number = self._user_id(login)
-        if number is None:
-            return "none"
+        known = self._ids.get(login)
+        right = None if known is None else self._member_right(place, known, login)
+        if right is None:
+            number = self._user_id(login)
+            right = None if number is None else self._member_right(place, number, login)
+        if right is None:
+            self._rest.read(place, GitlabProject)  # raises if the repository is missing, not the person
+        return right or "none"
+
+    def _member_right(self, place: str, number: int, login: str) -> Right | None:
+        """Return the right of the account with a number, `None` if it is no member or has another name by now."""
+        self._ids.pop(login, None)
         try:
-            return _right(self._rest.read(f"{place}/members/all/{number}", GitlabAccess, fresh=True).access_level)
+            found = self._rest.read(f"{place}/members/all/{number}", GitlabMember, fresh=True)
         except ForgeError as error:
             if error.problem != "missing":
                 raise
-            return "none"
+            return None
+        if found.username.lower() != login.lower():
+            return None
+        self._ids[login] = number
+        return _right(found.access_level)
 
     # Issues
 

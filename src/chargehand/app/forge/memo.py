@@ -21,13 +21,17 @@ _MOST_DELIVERIES = 2_000
 
 
 class Story(Struct, frozen=True, kw_only=True):
-    """An issue that is worked on by `mission`, the newest of its rounds; `request` is its request, 0 before."""
+    """An issue that is worked on by `mission`, the newest of its rounds; `request` is its request, 0 before.
+
+    `login` is the account that claimed it.
+    """
 
     mission: str
     account: str
     repository: str
     number: int
     request: int = 0
+    login: str = ""
 
     @property
     def key(self) -> str:

@@ -103,7 +103,12 @@ class RequestDelivery:
             new = NewRequest(title=request_title(link), body=text, head=link.branch, base=link.target, draft=draft)
             request = forge.open_request(link.repository, new)
         elif request.body != text or request.draft != draft:
-            request = forge.change_request(link.repository, request.number, body=text, draft=draft)
+            request = forge.change_request(
+                link.repository,
+                request.number,
+                body=text if request.body != text else None,
+                draft=draft if request.draft != draft else None,
+            )
         # Some forges take a moment to see a push.
         if request.head_commit != commit and forge.branch(link.repository, link.branch) != commit:
             raise ForgeError("broken", f"the branch {link.branch} was moved while its request was opened")

@@ -8,9 +8,9 @@ people with write right decide anything, and their right is read at each visit.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from chargehand.app.forge.texts import (
     read_command,
     round_request,
 )
+from chargehand.app.issues.deeds import MissionDeeds
 from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink
@@ -48,69 +49,24 @@ _STEP = timedelta(minutes=20)
 QUIET = timedelta(seconds=20)
 _LARGEST_LOG = 12_000
 _MOST_UPDATES = 50
-
-
-class Deeds(Protocol):
-    """The effects of a visit on missions; `identity` is that of the person whose word causes it."""
-
-    def open_question(self, mission: str) -> tuple[str, Question] | None:
-        """Return the question that a person may answer now, with the mission that asks it."""
-        ...
-
-    def answer(self, mission: str, question: str, text: str, *, identity: str) -> None:
-        """Answer a question. Raises `ChargehandError`."""
-        ...
-
-    def change_to_decide(self, mission: str) -> tuple[str, str] | None:
-        """Return the tree that waits for a person's approval, with its patch; `None` without such a tree."""
-        ...
-
-    def decide(self, mission: str, tree: str, *, promote: bool, identity: str) -> None:
-        """Promote exactly a tree, or discard the result. Raises `ChargehandError`."""
-        ...
-
-    def cancel(self, mission: str, *, identity: str) -> None:
-        """Cancel a mission; an ended mission stays as it is."""
-        ...
-
-    def deliver(self, mission: str) -> None:
-        """Repeat the unfinished deliveries of a promoted mission. Raises `ChargehandError`."""
-        ...
-
-    def follow_up(self, mission: str, text: str, link: IssueLink, *, identity: str) -> str:
-        """Continue a promoted mission with a further round, once; return its id. Raises `ChargehandError`."""
-        ...
-
-    def contains(self, mission: str, commit: str) -> bool:
-        """Return whether a promoted result has a commit of the target branch in its history."""
-        ...
-
-    def update(self, mission: str, tip: str, link: IssueLink, *, works: bool) -> tuple[str, str] | None:
-        """Merge the target branch, now at `tip`, with a promoted result, once, as a new mission.
-
-        Returns the mission and a text with the conflicts; without `works` no agent may be asked, and the mission
-        is "" if that were necessary. `None` if there is nothing to merge. Raises `ChargehandError`.
-        """
-        ...
-
-    def mend(self, mission: str, text: str, *, identity: str) -> None:
-        """Continue a mission that ended without a promotion. Raises `ChargehandError`."""
-        ...
+# A target branch that moves changes nothing at its requests, so it is looked at.
+_TARGET_SECONDS = 300.0
 
 
 class Tender(Struct, frozen=True, kw_only=True):
     """Visits issues; `quiet` is how long comments on lines are collected.
 
     `seen` has the facts of the last visit of each issue: if two visits in a row found the same, comments and
-    reviews are not read again.
+    reviews are not read again. `targets` has when the target branch was read, by the monotonic clock.
     """
 
     reader: StateReader
     accounts: ForgeAccounts
     memos: ForgeMemos
-    deeds: Deeds
+    deeds: MissionDeeds
     quiet: timedelta = QUIET
     seen: dict[str, tuple[object, int]] = {}
+    targets: dict[str, float] = {}
 
     def visit(self, story: Story) -> None:
         """Carry out all acts that are due for one issue. Raises `ForgeError`, `ChargehandError`."""
@@ -147,6 +103,8 @@ class _Visit:
         self._tender, self._entry, self._forge = tender, entry, forge
         self._story, self._state, self._link = story, state, link
         self._may = WriteRights(forge, link.repository)
+        if story.login:  # it may write, or it could not push
+            self._may.add(story.login)
         log = tender.reader.store.log.read(state.id, types=(ForgeActed.type,))
         from chargehand.core.events import read_payload
 
@@ -293,10 +251,11 @@ class _Visit:
             self._finish(request, "closed", "")
             return
         statuses = forge.statuses(link.repository, request.head_commit)
-        tip = forge.branch(link.repository, link.target) if self._entry.config.update != "never" else None
-        known = self._is_known((request.updated, request.mergeable, statuses, tip)) and request.updated is not None
+        known = self._is_known((request.updated, request.mergeable, statuses)) and request.updated is not None
         if request.head_commit == state.commit and not known:
-            self._follow(request, statuses, tip)
+            self._follow(request, statuses)
+        elif request.head_commit == state.commit and self._is_target_due():
+            self._update_if_moved(request)
 
     def _find_request(self) -> ForgeRequest | None:
         link = self._link
@@ -324,7 +283,7 @@ class _Visit:
         repository = self._forge.repository(link.repository)
         update_clone(home, self._story.account, self._forge, repository, link.target)
 
-    def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus], tip: str | None) -> None:
+    def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> None:
         link, forge = self._link, self._forge
         remarks, authors = self._remarks(request, statuses)
         if remarks:
@@ -345,19 +304,28 @@ class _Visit:
             )
             self._tender.memos.put(replace(self._story, mission=mission))
             self.record(f"round/{further.round}", number=request.number, url=request.url, identity=identity)
-        elif tip is not None and self._has_moved(request, tip):
-            self._update(request, tip)
+        elif self._update_if_moved(request):
+            return
         elif self._entry.config.merge == "approved" and self._may_merge(request, statuses):
             method = self._entry.config.merge_method
             forge.merge(link.repository, request.number, commit=request.head_commit, method=method)
             self.record("merge", number=request.number, commit=request.head_commit)
 
-    def _has_moved(self, request: ForgeRequest, tip: str) -> bool:
-        """Return whether the request must be merged with the target branch, which was not tried for this tip."""
-        base = self._state.base
-        if f"target/{tip}" in self._acted or (base is not None and base.commit == tip):
+    def _is_target_due(self) -> bool:
+        """Return whether to look at the target branch though nothing else has changed."""
+        return time.monotonic() - self._tender.targets.get(self._story.key, 0.0) >= _TARGET_SECONDS
+
+    def _update_if_moved(self, request: ForgeRequest) -> bool:
+        """Merge the request with its target branch, unless that was done for its present tip; return whether."""
+        link, base, when = self._link, self._state.base, self._entry.config.update
+        if when == "never" or (when == "conflict" and request.mergeable is not False):
             return False
-        return self._entry.config.update == "moved" or request.mergeable is False
+        tip = self._forge.branch(link.repository, link.target)
+        self._tender.targets[self._story.key] = time.monotonic()
+        if tip is None or f"target/{tip}" in self._acted or (base is not None and base.commit == tip):
+            return False
+        self._update(request, tip)
+        return True
 
     def _update(self, request: ForgeRequest, tip: str) -> None:
         """Have the request merged with its target branch and judged again; conflicts are a round of work."""
