@@ -6,6 +6,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from chargehand.forges.contract import ForgeComment, ForgeIssue, ReviewComment
+
 
 class GitlabUser(Struct, frozen=True):
     """An account."""
@@ -176,3 +178,51 @@ class GitlabHook(Struct, frozen=True):
 
     id: int
     url: str
+
+
+def login_of(user: GitlabUser | None) -> str:
+    """Return the name of an account, "" for a deleted one."""
+    return user.username if user else "ghost"
+
+
+def to_issue(wire: GitlabIssue, repository: str) -> ForgeIssue:
+    """Return an issue of the contract."""
+    return ForgeIssue(
+        repository=repository,
+        number=wire.iid,
+        url=wire.web_url,
+        title=wire.title,
+        body=wire.description or "",
+        author=login_of(wire.author),
+        is_open=wire.state == "opened",
+        updated=wire.updated_at,
+        labels=tuple(wire.labels),
+        assignees=tuple(user.username for user in wire.assignees),
+        locked=bool(wire.discussion_locked),
+    )
+
+
+def to_comment(note: GitlabNote) -> ForgeComment:
+    """Return a comment of the contract."""
+    return ForgeComment(
+        id=note.id,
+        author=login_of(note.author),
+        body=note.body,
+        created=note.created_at,
+        updated=note.updated_at,
+    )
+
+
+def to_line(note: GitlabNote, thread: str) -> ReviewComment:
+    """Return a comment on a line, of the discussion `thread`."""
+    position = note.position
+    return ReviewComment(
+        id=note.id,
+        thread=thread,
+        author=login_of(note.author),
+        body=note.body,
+        path=(position and (position.new_path or position.old_path)) or "",
+        line=position.new_line if position else None,
+        created=note.created_at,
+        resolved=note.resolved,
+    )

@@ -24,6 +24,10 @@ from chargehand.forges._gitlab_wire import (
     GitlabUpload,
     GitlabUser,
     GitlabVersion,
+    login_of,
+    to_comment,
+    to_issue,
+    to_line,
 )
 from chargehand.forges._rest import RestClient, multipart, segment
 from chargehand.forges.addresses import parse_gitlab
@@ -165,11 +169,11 @@ class GitlabForge:
                 return
         for wire in self._rest.pages(f"{_place(repository)}/issues", GitlabIssue, **query):
             if not label or label in wire.labels:
-                yield _issue(wire, repository)
+                yield to_issue(wire, repository)
 
     def issue(self, repository: str, number: int) -> ForgeIssue:
         """Return an issue."""
-        return _issue(self._rest.read(_item(repository, number), GitlabIssue), repository)
+        return to_issue(self._rest.read(_item(repository, number), GitlabIssue), repository)
 
     def change_issue(
         self,
@@ -210,14 +214,14 @@ class GitlabForge:
         """Return all comments of an issue or request, by id; without GitLab's own notes and those on lines."""
         path = f"{_item(repository, number, is_request)}/notes"
         notes = self._rest.pages(path, GitlabNote, sort="asc", order_by="created_at", per_page=self._page)
-        found = [_comment(note) for note in notes if not note.system and note.type != "DiffNote"]
+        found = [to_comment(note) for note in notes if not note.system and note.type != "DiffNote"]
         return sorted(found, key=lambda each: each.id)
 
     def add_comment(self, repository: str, number: int, body: str, *, is_request: bool = False) -> ForgeComment:
         """Add a comment."""
         path = _item(repository, number, is_request)
         try:
-            return _comment(self._change(repository, "POST", f"{path}/notes", {"body": body}, kind=GitlabNote))
+            return to_comment(self._change(repository, "POST", f"{path}/notes", {"body": body}, kind=GitlabNote))
         except ForgeError as error:
             if error.problem == "forbidden" and not is_request and self.issue(repository, number).locked:
                 raise ForgeError("refused", f"issue {number} of {repository} is locked") from error
@@ -228,7 +232,7 @@ class GitlabForge:
     ) -> ForgeComment:
         """Replace the text of a comment of the account."""
         path = f"{_item(repository, number, is_request)}/notes/{comment}"
-        return _comment(self._change(repository, "PUT", path, {"body": body}, kind=GitlabNote))
+        return to_comment(self._change(repository, "PUT", path, {"body": body}, kind=GitlabNote))
 
     def delete_comment(self, repository: str, number: int, comment: int, *, is_request: bool = False) -> None:
         """Delete a comment of the account."""
@@ -324,7 +328,7 @@ class GitlabForge:
         )
         found = []
         for note in sorted(notes, key=lambda each: each.id):
-            state, author = _REVIEWS[note.body], _login(note.author)
+            state, author = _REVIEWS[note.body], login_of(note.author)
             seen = [version.head_commit_sha for version in versions if version.created_at <= note.created_at]
             found.append(
                 ForgeReview(
@@ -342,7 +346,7 @@ class GitlabForge:
         """Return all comments on lines, by id."""
         path = f"{_item(repository, number, True)}/discussions"
         found = [
-            _line(note, thread.id)
+            to_line(note, thread.id)
             for thread in self._rest.pages(path, GitlabDiscussion, per_page=self._page)
             for note in thread.notes
             if note.type == "DiffNote"
@@ -461,38 +465,8 @@ def _item(repository: str, number: int, is_request: bool = False) -> str:
     return f"{_place(repository)}/{'merge_requests' if is_request else 'issues'}/{number}"
 
 
-def _login(user: GitlabUser | None) -> str:
-    return user.username if user else "ghost"
-
-
 def _right(level: int) -> Right:
     return "admin" if level >= 40 else "write" if level >= 30 else "read" if level >= 10 else "none"
-
-
-def _issue(wire: GitlabIssue, repository: str) -> ForgeIssue:
-    return ForgeIssue(
-        repository=repository,
-        number=wire.iid,
-        url=wire.web_url,
-        title=wire.title,
-        body=wire.description or "",
-        author=_login(wire.author),
-        is_open=wire.state == "opened",
-        updated=wire.updated_at,
-        labels=tuple(wire.labels),
-        assignees=tuple(user.username for user in wire.assignees),
-        locked=bool(wire.discussion_locked),
-    )
-
-
-def _comment(note: GitlabNote) -> ForgeComment:
-    return ForgeComment(
-        id=note.id,
-        author=_login(note.author),
-        body=note.body,
-        created=note.created_at,
-        updated=note.updated_at,
-    )
 
 
 def _plain_title(wire: GitlabMerge) -> str:
@@ -507,7 +481,7 @@ def _request(wire: GitlabMerge, repository: str) -> ForgeRequest:
         url=wire.web_url,
         title=_plain_title(wire),
         body=wire.description or "",
-        author=_login(wire.author),
+        author=login_of(wire.author),
         head=wire.source_branch,
         # A fork is known by its number only.
         head_repository=repository if is_own else str(wire.source_project_id or ""),
@@ -518,20 +492,6 @@ def _request(wire: GitlabMerge, repository: str) -> ForgeRequest:
         merged=merged if wire.state == "merged" else None,
         updated=wire.updated_at,
         mergeable=None if wire.detailed_merge_status in _UNCHECKED else not wire.has_conflicts,
-    )
-
-
-def _line(note: GitlabNote, thread: str) -> ReviewComment:
-    position = note.position
-    return ReviewComment(
-        id=note.id,
-        thread=thread,
-        author=_login(note.author),
-        body=note.body,
-        path=(position and (position.new_path or position.old_path)) or "",
-        line=position.new_line if position else None,
-        created=note.created_at,
-        resolved=note.resolved,
     )
 
 
