@@ -22,6 +22,7 @@ from benchmarks import (
     egress,
     engine,
     first_view,
+    forges,
     gateway,
     inspection,
     isolate,
@@ -73,6 +74,7 @@ _ONCE: dict[str, _Row] = {
     "server": server.run,
     "first_view": first_view.run,
     "verdict": verdict.run,
+    "forges": forges.run,
 }
 _NAMES = (*_ONCE, *_FIRST_SIZE, *_OVER_FILES, "depth")
 _ROUNDS = {
@@ -89,6 +91,7 @@ _ROUNDS = {
     "server": 10,
     "first_view": 10,
     "verdict": 5,
+    "forges": 7,
     "command": 40,
     "tiers": 15,
     "watching": 5,

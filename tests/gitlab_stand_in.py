@@ -21,6 +21,7 @@ from chargehand.forges.contract import (
     ForgeIssue,
     ForgeRequest,
     ForgeSetup,
+    MergeMethod,
     NewRequest,
     ReviewState,
     Right,
@@ -217,7 +218,7 @@ class GitlabHost(LocalHost):
             case ("PUT",):
                 self._change(forge, name, number, asked.body)
             case ("PUT", "merge"):
-                method = "squash" if asked.body["squash"] else "merge"
+                method: MergeMethod = "squash" if asked.body["squash"] else "merge"
                 forge.merge(name, number, commit=asked.body["sha"], method=method)
             case ("GET", "approvals"):
                 latest = {each.author: each.state for each in forge.reviews(name, number)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -50,6 +51,15 @@ def test_an_issue_becomes_a_merged_request(tmp_path: Path) -> None:
     # The log has everything, and a further look does nothing.
     assert kit.acts(mission) == [f"shown/{state.commit}", "merged"]
     assert kit.step() == 0
+
+
+def test_an_issue_may_be_the_first_thing_of_a_state_directory(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path)
+    kit.home = tmp_path / "new" / "state"
+    kit.environ["CHARGEHAND_HOME"] = str(kit.home)
+    mission = kit.take(kit.issue())
+    assert kit.state(mission).status == "planned"
+    assert stat.S_IMODE(kit.home.stat().st_mode) == 0o700
 
 
 def test_only_issues_that_fit_the_rule_are_taken(tmp_path: Path) -> None:

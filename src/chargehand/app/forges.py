@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from chargehand.app.composition import App
 from chargehand.app.configuration import keep_secret, set_configuration
 from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, open_entry
-from chargehand.app.forge.claims import WriteRights, claim_issue, find_claim, read_mark
+from chargehand.app.forge.claims import Claim, WriteRights, claim_issue, find_claim, read_mark
 from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.texts import issue_request, progress_text, read_command
@@ -244,18 +244,7 @@ def _take(
             code="issue_taken",
             hint="wait until it ends; a person with write right can end it with a comment /stop there",
         )
-    link = IssueLink(
-        account=entry.name,
-        repository=issue.repository,
-        number=issue.number,
-        url=issue.url,
-        title=issue.title,
-        author=issue.author,
-        claim=own.comment.id,
-        after=own.mark.after,
-        branch=branch,
-        target=target,
-    )
+    link = _link_to(issue, entry, own, branch=branch, target=target)
     story = Story(
         mission=mission,
         account=entry.name,
@@ -274,6 +263,21 @@ def _take(
             forge.delete_comment(issue.repository, issue.number, own.comment.id)
         raise
     return mission
+
+
+def _link_to(issue: ForgeIssue, entry: ForgeEntry, own: Claim, *, branch: str, target: str) -> IssueLink:
+    return IssueLink(
+        account=entry.name,
+        repository=issue.repository,
+        number=issue.number,
+        url=issue.url,
+        title=issue.title,
+        author=issue.author,
+        claim=own.comment.id,
+        after=own.mark.after,
+        branch=branch,
+        target=target,
+    )
 
 
 def _free_branch(forge: Forge, issue: ForgeIssue, name: str) -> str:

@@ -36,6 +36,8 @@ def update_clone(home: Path, account: str, forge: Forge, repository: ForgeReposi
     """Return the bare clone of a repository, with `branch` as it is at the forge now. Raises `ForgeError`."""
     if not _NAME.fullmatch(repository.name) or ".." in repository.name.split("/"):
         raise ForgeError("invalid", f"{repository.name!r} is not the name of a repository")
+    # The first command of a new state directory may be one of forges: nobody else may read what is made here.
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = home / "forges" / account / f"{repository.name}.git"
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
