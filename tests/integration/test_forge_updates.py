@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from forge_kit import ForgeKit
 
+from chargehand.app.forges import take_issue
+from chargehand.configuration.run_options import RunRequest
 from chargehand.forges.contract import CommitStatus
 from chargehand.testing.forges.case import run_git
 from mission_kit import FILES, GOLD
@@ -211,3 +214,37 @@ def test_a_failed_round_is_said_and_can_be_started_again(tmp_path: Path) -> None
     kit.bob.add_comment(kit.name, request.number, "/revise try once more", is_request=True)
     kit.step()
     assert _newest(kit) not in (first, second)
+
+
+def test_a_plan_is_one_request_with_rounds_and_updates_like_any(tmp_path: Path) -> None:
+    kit = ForgeKit(
+        tmp_path, "case \"$CHARGEHAND_REQUEST\" in *'Answer the review'*) echo '# revised' >> a.txt ;; esac"
+    )
+    number = kit.issue()
+    agent = {name: f'command:sh -c "{what}"' for name, what in (("fix", GOLD), ("note", "echo new > a.txt"))}
+    tasks = [{"id": name, "text": f"do {name}", "agent": each} for name, each in agent.items()]
+    plan = {"tasks": [tasks[0], {**tasks[1], "after": ["fix"]}]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    with kit.app() as app:
+        request = RunRequest(yes=True, plan=str(tmp_path / "plan.json"), agent="fixer", red_base="go")
+        first = take_issue(app, f"home:{kit.name}#{number}", request)
+    kit.work()
+    state = kit.state(first)
+    assert state.status == "promoted", state.reasons
+    opened = kit.request(first)
+    assert opened.head_commit == state.commit
+    kit.step()
+    kit.host.review("bob", opened.number, "changes", "please revise", [("a.txt", 1, "more")])
+    kit.step()
+    second = _newest(kit)
+    assert second != first
+    kit.work()
+    assert kit.state(second).deliveries["request"].state == "done", kit.state(second)
+    revised = kit.request(first).head_commit
+    assert _git(kit, "rev-parse", f"{revised}^") == opened.head_commit
+    assert _git(kit, "show", f"{revised}:a.txt") == "new\n# revised"
+    kit.step()
+    tip = kit.push("main", BESIDE)
+    kit.step()
+    kit.work()
+    assert _git(kit, "rev-parse", f"{kit.request(first).head_commit}^@").split() == [revised, tip]

@@ -12,6 +12,7 @@ from tests.gitea_kit import PAGE, GiteaHost, gitea
 
 from chargehand.forges.contract import Forge, ForgeSetup, ReviewState
 from chargehand.forges.gitea import GiteaForge
+from mission_kit import FILES, GOLD
 
 pytestmark = [pytest.mark.needs_gitea, pytest.mark.needs_bwrap, pytest.mark.timeout(3_600)]
 
@@ -87,4 +88,32 @@ def test_a_question_is_answered_by_a_comment(tmp_path: Path) -> None:
     kit.step()
     assert kit.state(mission).status == "promoted"
     assert kit.request(mission).is_open
+    host.close()
+
+
+def test_a_target_that_conflicts_is_merged_by_the_agent(tmp_path: Path) -> None:
+    host = GiteaStoryHost()
+    kit = ForgeKit(tmp_path, GOLD, host=host, update='"conflict"')
+    mission = kit.take(kit.issue())
+    kit.work()
+    kit.step()
+    before = kit.request(mission)
+    core = FILES["calc/core.py"].replace("a - b", "a - b  # sums two numbers")
+    tip = kit.push("main", {"calc/core.py": core})
+    while kit.ada.request(kit.name, before.number).mergeable is not False:  # Gitea finds it in the background
+        time.sleep(0.05)
+    kit.step()  # finds the request
+    kit.step()
+    (shown,) = kit.comments(before.number)
+    assert "sums two numbers" in shown
+    kit.work()
+    request = kit.request(mission)
+    assert request.head_commit != before.head_commit
+    while kit.ada.request(kit.name, before.number).mergeable is not True:
+        time.sleep(0.05)
+    assert kit.ada.branch(kit.name, "main") == tip
+    kit.ada.merge(kit.name, request.number, commit=request.head_commit, method="merge")
+    kit.step()  # shows the result
+    kit.step()
+    assert kit.stories() == {}
     host.close()
