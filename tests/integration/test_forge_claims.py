@@ -36,14 +36,14 @@ def _claim(forge: LocalForge | FlakyForge, number: int, mission: str, **more: bo
 
 
 def test_each_issue_goes_to_one_of_many_workers(open_forge: Callable[[str], LocalForge]) -> None:
-    numbers = [open_forge("ada").create_issue(NAME, f"issue {each}", "") for each in range(6)]
+    numbers = [open_forge("ada").create_issue(NAME, f"issue {each}", "") for each in range(100)]
 
     def work(worker: int) -> list[int]:
         forge = open_forge(f"robot{worker}")
         return [number for number in numbers if _claim(forge, number, f"m-{worker}")]
 
-    with ThreadPoolExecutor(10) as pool:
-        taken = Counter(number for won in pool.map(work, range(10)) for number in won)
+    with ThreadPoolExecutor(20) as pool:
+        taken = Counter(number for won in pool.map(work, range(20)) for number in won)
     assert taken == Counter(numbers)
     for number in numbers:  # those who lost leave no comment
         assert len(open_forge("ada").comments(NAME, number)) == 1

@@ -327,7 +327,7 @@ class ForgeWatch:
         for story in tuple(self._memos.load().stories.values()):
             # A worker that ends hurries only for missions that changed lately.
             soon = f"{story.account}:{story.repository}" in hints or (hurry and self._has_news(story))
-            if self._is_due(story.key, VISIT_SECONDS, soon):
+            if self._is_due(story.key, self._visit_seconds(story), soon):
                 self._try(story.key, partial(self._visit, story), hurry=soon)
         taken = 0
         for entry in self._accounts.entries().values() if self._takes else ():
@@ -338,10 +338,18 @@ class ForgeWatch:
                     taken += self._try(key, partial(self._look, entry, repository), hurry=soon)
         return taken
 
+    def _visit_seconds(self, story: Story) -> float:
+        """Return how often an issue is visited: less often once its request waits for people."""
+        return LOOK_SECONDS if story.request and not self._has_changed(story) else VISIT_SECONDS
+
     def _has_news(self, story: Story) -> bool:
+        return self._takes or self._has_changed(story)
+
+    def _has_changed(self, story: Story) -> bool:
+        """Return whether the mission has changed lately, or cannot be read."""
         with contextlib.suppress(ChargehandError):
-            updated = datetime.fromisoformat(self._app.mission_reader.state(story.mission).updated)
-            return self._takes or self._app.clock.now() - updated < _NEWS
+            updated = datetime.fromisoformat(self._app.store.log.summary(story.mission).summary.updated)
+            return self._app.clock.now() - updated < _NEWS
         return True
 
     def _is_due(self, key: str, seconds: float, soon: bool) -> bool:
