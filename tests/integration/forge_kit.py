@@ -274,6 +274,11 @@ def play_story(kit: ForgeKit, *, attaches: bool = True) -> None:
     assert state.deliveries["request"].state == "done", state.deliveries
     request = kit.request(first)
     assert request.head_commit == state.commit
+    # Its description has the request of the issue, each round, and the signed provenance.
+    assert "add(2, 3) should be 5" in request.body
+    assert request.body.count("What was done then") == 2
+    assert (".provenance.json: " in request.body) == attaches
+    assert ("The signed provenance" in request.body) != attaches
     replies = [
         each
         for each in kit.ada.review_comments(kit.name, request.number)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from forge_kit import REVISED, ForgeKit, LocalStoryHost, play_story
+from tests.forge_stand_in import Answer
 from tests.github_stand_in import GithubHost, openapi
 from tests.gitlab_stand_in import GitlabHost
 
@@ -76,6 +77,22 @@ def test_the_whole_story(host: StandInStoryHost, tmp_path: Path) -> None:
     # The stand-in of GitHub answers at the paths of api.github.com.
     settings = {"api": f'"{host.url}"'} if host.kind == "github" else {}
     play_story(ForgeKit(tmp_path, REVISED, host=host, **settings), attaches=host.kind != "github")
+
+
+def test_a_forge_that_takes_no_files_gets_the_evidence_in_the_description(tmp_path: Path) -> None:
+    root = tmp_path / "forge"
+    root.mkdir()
+    stand_in = GitlabHost(root)
+    kit = ForgeKit(tmp_path, host=StandInStoryHost(root, "gitlab", stand_in))
+    refusal = Answer(413, {"message": "file is too large"})
+    stand_in.server.faults.append(lambda asked: refusal if asked.path.endswith("/uploads") else None)
+    mission = kit.take(kit.issue())
+    kit.work()
+    assert kit.state(mission).deliveries["request"].state == "done", kit.state(mission)
+    body = kit.request(mission).body
+    assert "The signed provenance" in body
+    assert "chargehand-" not in body.partition("<details>")[0]
+    stand_in.close()
 
 
 def test_an_unchanged_issue_costs_one_request(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from chargehand.missions.reading import is_rolled_back
 from chargehand.missions.services import Services
 from chargehand.reports.markdown import render_report
 from chargehand.reports.reading import StateReader
-from chargehand.reports.report import UndoAdvice
+from chargehand.reports.report import MissionReport, UndoAdvice
 from chargehand.reports.showing import report_mission
 from chargehand.workspace.errors import Fault
 
 STATUS = "chargehand"
+_MOST_ROUNDS = 50
 
 
 class RequestDelivery:
@@ -115,21 +116,55 @@ class RequestDelivery:
         return request
 
     def _describe(self, forge: Forge, link: IssueLink, commit: str, request: ForgeRequest | None) -> str:
-        found, _ = report_mission(self._reader, self._journal.mission)
-        # The promotion is valid, and only its delivery is unfinished. Without what describes this machine: the
-        # request is read by others.
-        details = replace(found.details, repository=link.repository)
-        undo = UndoAdvice(
-            text="Close this request, or revert its merge at the forge; or where it was made:",
-            commands=(f"chargehand mission rollback {self._journal.mission}",),
-        )
-        report = replace(found, status="promoted", final=True, user=link.account, details=details, undo=undo)
-        rendered, name = render_report(report), f"chargehand-{commit[:12]}.md"
+        reports = [(report, render_report(report)) for report in self._reports(link)]
+        provenance = self._services.depot.provenance(commit) or ""
+        files = {
+            f"chargehand-{commit[:12]}.md": reports[-1][1],
+            f"chargehand-{commit[:12]}.provenance.json": provenance,
+        }
         before = "" if request is None else request.body
-        attached = [line.removeprefix("- ") for line in before.splitlines() if line.startswith(f"- {name}: ")]
-        if not attached and (url := forge.attach(link.repository, link.number, name, rendered.encode())):
-            attached = [f"{name}: {url}"]
-        return request_body(link, report, rendered, attached)
+        attached = []
+        for name, content in files.items():
+            known = [line.removeprefix("- ") for line in before.splitlines() if line.startswith(f"- {name}: ")]
+            if not known and content:
+                url = self._attach(forge, link, name, content.encode())
+                known = [f"{name}: {url}"] if url else []
+            attached += known
+        return request_body(
+            link, reports, attached, "" if any(".provenance." in each for each in attached) else provenance
+        )
+
+    def _attach(self, forge: Forge, link: IssueLink, name: str, content: bytes) -> str:
+        try:
+            return forge.attach(link.repository, link.number, name, content)
+        except ForgeError as error:
+            # A forge may forbid files, or some kinds of them: the description has the same.
+            if error.problem not in ("refused", "forbidden", "invalid"):
+                raise
+            return ""
+
+    def _reports(self, link: IssueLink) -> list[MissionReport]:
+        """Return the reports of the issue's mission and of its further rounds, for readers at the forge."""
+        missions = [self._journal.mission]
+        before = self._journal.state.forked_from
+        # Round 0 may be a fork of a mission of something else.
+        while before is not None and link.request and len(missions) < _MOST_ROUNDS:
+            missions.append(before)
+            before = self._reader.mission_state(before).forked_from
+        found = []
+        for mission in reversed(missions):
+            report, _ = report_mission(self._reader, mission)
+            # Without what describes this machine: the request is read by others.
+            details = replace(report.details, repository=link.repository)
+            undo = UndoAdvice(
+                text="Close this request, or revert its merge at the forge; or where it was made:",
+                commands=(f"chargehand mission rollback {mission}",),
+            )
+            # The promotion is valid, and only its delivery is unfinished.
+            found.append(
+                replace(report, status="promoted", final=True, user=link.account, details=details, undo=undo)
+            )
+        return found
 
 
 def answer_remarks(forge: Forge, link: IssueLink, number: int, commit: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -248,8 +248,15 @@ def request_title(link: IssueLink) -> str:
     return f"{_title(link.title)} (#{link.number})"
 
 
-def request_body(link: IssueLink, report: MissionReport, rendered: str, attached: Sequence[str]) -> str:
-    """Return the description of a request: what it resolves, its evidence, how it was made and how to undo it."""
+def request_body(
+    link: IssueLink, reports: Sequence[tuple[MissionReport, str]], attached: Sequence[str], provenance: str
+) -> str:
+    """Return the description of a request: what it resolves, its evidence, how it was made and how to undo it.
+
+    `reports` are those of its mission and of each further round, with their texts; `provenance` is shown if it
+    could not be attached. Of a description that is too long, the oldest rounds are left out first.
+    """
+    report, _ = reports[-1]
     promoted = report.promoted
     verdict = promoted.verdict if promoted else None
     lines = [f"Closes #{link.number}", "", f"Made by **Chargehand**, mission {code(report.mission)}."]
@@ -260,23 +267,26 @@ def request_body(link: IssueLink, report: MissionReport, rendered: str, attached
     else:
         lines += [f"- verdict: **{verdict.status}**"]
         lines += [f"- {each.status}: {words(each.name)}" for each in verdict.checks]
-    lines += ["", f"- attempts: {len(report.attempts)}", f"- cost: {_cost(report)}"]
+    lines += ["", f"- attempts: {len(report.attempts)}", f"- cost: {_cost([each for each, _ in reports])}"]
     lines += [f"- {url}" for url in attached]
-    whole = [
-        *(
-            "",
-            "<details><summary>What was asked, what changed, who decided what, and how to undo it</summary>",
-            "",
-        ),
-        *_deeper(rendered),
-        *("", "</details>"),
-    ]
+    titles = ["What was asked, what changed, who decided what, and how to undo it"]
+    titles += [f"What was done then: mission {each.mission}" for each, _ in reports[1:]]
+    parts = [_details(title, _deeper(text)) for title, (_, text) in zip(titles, reports, strict=True)]
+    if provenance:
+        parts.append(_details("The signed provenance", block(provenance)))
     end = ["", mark("request", report.mission)]
-    text = "\n".join((*lines, *whole, *end))
-    if len(text) <= _LARGEST_BODY:
-        return text
+    for left_out in range(len(parts)):
+        kept = [parts[0], *parts[1 + left_out :]]
+        more = [f"{left_out} earlier parts are left out: `chargehand mission report`."] if left_out else []
+        text = "\n".join((*lines, "", *more, *(line for part in kept for line in part), *end))
+        if len(text) <= _LARGEST_BODY:
+            return text
     more = [f"The full report is too long for this place: `chargehand mission report {report.mission}`."]
     return "\n".join((*lines, "", *more, *end))
+
+
+def _details(title: str, lines: Iterable[str]) -> list[str]:
+    return ["", f"<details><summary>{title}</summary>", "", *lines, "", "</details>"]
 
 
 def _deeper(rendered: str) -> Iterator[str]:
@@ -294,11 +304,12 @@ def _deeper(rendered: str) -> Iterator[str]:
         yield line
 
 
-def _cost(report: MissionReport) -> str:
-    cost = report.details.cost_usd
-    if cost is None:
+def _cost(reports: Sequence[MissionReport]) -> str:
+    costs = [each.details.cost_usd for each in reports if each.details.cost_usd is not None]
+    if not costs:
         return "unknown"
-    return f"{cost:.2f} USD" + ("" if report.details.cost_known else " and unknown costs")
+    is_known = len(costs) == len(reports) and all(each.details.cost_known for each in reports)
+    return f"{sum(costs):.2f} USD" + ("" if is_known else " and unknown costs")
 
 
 def remark_reply(commit: str, key: str) -> str:
