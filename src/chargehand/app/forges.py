@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from chargehand.app.checkpoints import mission_difference
 from chargehand.app.composition import App
-from chargehand.app.configuration import keep_secret, set_configuration
-from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, open_entry
+from chargehand.app.configuration import keep_secret, set_configuration, unset_configuration
+from chargehand.app.forge.accounts import AppLogin, ForgeAccounts, ForgeEntry, try_sign_in
 from chargehand.app.forge.claims import WriteRights, claim_issue, find_claim, read_mark
 from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
@@ -96,7 +96,7 @@ def _account(reader: StateReader, entry: ForgeEntry) -> AccountDocument:
         name=entry.name,
         kind=entry.config.kind,
         url=entry.url,
-        token=entry.token if entry.kind.token else None,
+        token=entry.token if entry.kind.token and not entry.config.app else None,
         stored=reader.credentials.describe(entry.token) is not None,
         repositories=entry.config.repositories,
     )
@@ -107,46 +107,59 @@ def test_forge(reader: StateReader, name: str) -> AccountDocument:
 
     A failure is the document's `problem`. Raises `NotFoundError`.
     """
-    entry = ForgeAccounts(reader).entry(name)
+    accounts = ForgeAccounts(reader)
+    entry = accounts.entry(name)
     made = _account(reader, entry)
     try:
-        forge = open_entry(entry, reader.credentials.get(entry.token) or "")
-        with contextlib.closing(forge):
-            account = forge.account()
-            made = msgspec.structs.replace(made, login=account.login, lacks=account.lacks)
-            for repository in entry.config.repositories:
-                _require_writable(forge.repository(repository))
+        for repository in entry.config.repositories or ("",):
+            with accounts.open(name, repository) as forge:
+                account = forge.account()
+                made = msgspec.structs.replace(made, login=account.login, lacks=account.lacks)
+                if repository:
+                    _require_writable(forge.repository(repository))
     except ChargehandError as error:
         return msgspec.structs.replace(made, problem=": ".join(filter(None, (error.message, error.hint))))
     return made
 
 
 def log_in(
-    reader: StateReader, name: str, *, kind: str | None, url: str | None, read: Callable[[], str]
+    reader: StateReader,
+    name: str,
+    *,
+    kind: str | None,
+    url: str | None,
+    read: Callable[[ForgeEntry], str],
+    app: AppLogin | None = None,
 ) -> AccountDocument:
     """Store a token that the forge accepts, and add the account to the user's configuration.
 
-    `read` returns the token. Raises `UsageError`, `ForgeError`, `NotFoundError` for an unknown kind.
+    `read` returns the token or grant; an `app` signs in with its key instead. Raises `UsageError`, `ForgeError`,
+    `NotFoundError` for an unknown kind.
     """
     from chargehand.core.config import ForgeConfig
     from chargehand.forges.registries import FORGES
 
     known = reader.user_configuration().config.forges.get(name, ForgeConfig())
-    config = replace(known, kind=kind or known.kind, url=url or known.url)
+    app = app or AppLogin()
+    config = replace(known, kind=kind or known.kind, url=url or known.url, **msgspec.structs.asdict(app))
     entry = ForgeEntry(name=name, config=config, kind=FORGES.find(config.kind))
     if config.url is None and not entry.kind.url:
         raise UsageError(
             f"a forge of kind {config.kind} needs an address", code="forge_url", hint="give --url https://…"
         )
-    token = read() if entry.kind.token else ""
-    with contextlib.closing(open_entry(entry, token)) as forge:
-        account = forge.account()
+    secret = read(entry) if entry.kind.token and not app.app else ""
+    account = try_sign_in(reader, entry, secret)
     # The file first: it refuses names and addresses that are not valid.
     set_configuration(reader, f"forges.{name}.kind", config.kind)
     if config.url is not None:
         set_configuration(reader, f"forges.{name}.url", config.url)
-    if token:
-        keep_secret(reader, entry.token, read=lambda: token)
+    for key, value in msgspec.structs.asdict(app).items():
+        if value is not None:
+            set_configuration(reader, f"forges.{name}.{key}", str(value))
+        elif getattr(known, key) is not None:
+            unset_configuration(reader, f"forges.{name}.{key}")
+    if secret:
+        keep_secret(reader, entry.token, read=lambda: secret)
     return msgspec.structs.replace(_account(reader, entry), login=account.login, lacks=account.lacks)
 
 
@@ -178,7 +191,7 @@ def take_issue(app: App, address: str, request: RunRequest, *, confirm_trust: Co
         )
     accounts = ForgeAccounts(app)
     entry, found = accounts.find(address)
-    with accounts.open(entry.name) as forge:
+    with accounts.open(entry.name, found.repository) as forge:
         issue = _require_open(forge, found)
         return _take(app, entry, forge, issue, request, confirm_trust=confirm_trust, again=True)
 
@@ -437,7 +450,7 @@ class ForgeWatch:
         memo = self._memos.load()
         since = datetime.fromisoformat(memo.looked[key]) if key in memo.looked else None
         taken, latest, failed = 0, since, False
-        with self._accounts.open(entry.name) as forge:
+        with self._accounts.open(entry.name, repository) as forge:
             for issue in forge.issues(repository, label=config.label, assignee=config.assignee, since=since):
                 latest = max(latest or issue.updated, issue.updated)
                 story = f"{entry.name}:{issue.repository}#{issue.number}"

@@ -22,8 +22,23 @@ def forge() -> None:
 @click.argument("name")
 @click.option("--kind", metavar="KIND", help="github (default), gitlab, gitea (also Forgejo) or local.")
 @click.option("--url", metavar="URL", help="The address of its pages (default: the public one of the kind).")
+@click.option("--device", is_flag=True, help="Sign in with a code that you type at the forge, instead of a token.")
+@click.option("--client-id", metavar="ID", help="With --device: the id of your OAuth application or GitHub App.")
+@click.option("--app", metavar="ID", help="Sign in as a GitHub App, by its id or client id.")
+@click.option("--key", metavar="FILE", help="With --app: the App's private key.")
+@click.option("--installation", type=int, metavar="ID", help="With --app: default: that of the repository.")
 @json_option
-def login(name: str, kind: str | None, url: str | None, out: Output) -> None:
+def login(
+    name: str,
+    kind: str | None,
+    url: str | None,
+    device: bool,
+    client_id: str | None,
+    app: str | None,
+    key: str | None,
+    installation: int | None,
+    out: Output,
+) -> None:
     """Add an account as NAME, with a token that is asked for, or read from stdin in a pipe.
 
     The token is tried, then stored as `chargehand secret` does. No sandbox gets it.
@@ -32,13 +47,38 @@ def login(name: str, kind: str | None, url: str | None, out: Output) -> None:
     Example:
       chargehand forge login github
       chargehand forge login work --kind gitea --url https://git.example.org
+      chargehand forge login lab --kind gitlab --device --client-id ID
+      chargehand forge login github --app 12345 --key ~/keys/app.pem
     """
+    from pathlib import Path
+
+    from chargehand.app.forge.accounts import AppLogin
+    from chargehand.app.forge.entries import ForgeEntry
+    from chargehand.app.forge.sign_in import SignIns
     from chargehand.app.forges import log_in
     from chargehand.cli.secret import read_hidden
+    from chargehand.core.errors import UsageError
+    from chargehand.forges.oauth import DeviceCode
     from chargehand.reports.reading import StateReader
 
+    if device != (client_id is not None) or (app is None) != (key is None) or (device and app):
+        raise UsageError("--device needs --client-id, --app needs --key, and only one of them can be given")
+    if installation is not None and app is None:
+        raise UsageError("--installation is that of an App", hint="give --app ID --key FILE too")
+
+    def show(code: DeviceCode) -> None:
+        out.notice(f"Open {code.page} and type {code.user_code}; Ctrl-C ends the waiting.")
+
     with StateReader.open() as reader:
-        made = log_in(reader, name, kind=kind, url=url, read=lambda: read_hidden(f"token for {name}").strip())
+
+        def read(entry: ForgeEntry) -> str:
+            if client_id is not None:
+                return SignIns(reader).sign_in(entry, client_id, show)
+            return read_hidden(f"token for {name}").strip()
+
+        path = str(Path(key).expanduser().absolute()) if key else None
+        as_app = AppLogin(app=app, app_key=path, installation=installation)
+        made = log_in(reader, name, kind=kind, url=url, read=read, app=as_app)
     out.document(made)
     _show_account(out, made)
     out.text(f'Resolve an issue: chargehand run --issue "{made.url}/OWNER/NAME/issues/NUMBER"')

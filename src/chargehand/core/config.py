@@ -409,6 +409,21 @@ class ForgeConfig(Struct, frozen=True, kw_only=True):
     token: Annotated[
         str | None, KeySpec("name of the secret with the token; absent: NAME_TOKEN", form="secret")
     ] = None
+    app: Annotated[
+        str | None,
+        KeySpec("id or client id of the GitHub App that it signs in as, instead of a token", form="login"),
+    ] = None
+    app_key: Annotated[str | None, KeySpec("file of the App's private key, mode 0600", form="path")] = None
+    installation: Annotated[
+        int | None, KeySpec("id of the App's installation; absent: that of the repository")
+    ] = None
+    git_key: Annotated[
+        str | None,
+        KeySpec("private key by which git reads and writes over ssh; absent: git uses the token", form="path"),
+    ] = None
+    git_known_hosts: Annotated[
+        str | None, KeySpec("file of host keys that ssh accepts with git_key; absent: its usual ones", form="path")
+    ] = None
     webhook_secret: Annotated[
         str | None, KeySpec("name of the secret that signs its webhooks; absent: none is accepted", form="secret")
     ] = None
@@ -433,6 +448,9 @@ class ForgeConfig(Struct, frozen=True, kw_only=True):
         KeySpec("who merges: a person, or Chargehand once a person approved and all checks are green"),
     ] = "person"
     merge_method: Annotated[Literal["merge", "squash", "rebase"], KeySpec("how it merges")] = "merge"
+    delete_branch: Annotated[
+        bool, KeySpec("whether the branch of a merged request is deleted, unless it has other commits")
+    ] = False
 
 
 class Config(Struct, frozen=True, kw_only=True):

@@ -153,8 +153,8 @@ class GiteaForge:
         return ForgeAccount(login=self._login)
 
     def git_login(self) -> GitLogin | None:
-        """Return the login for git: the token is the password."""
-        return GitLogin(self._login or self.account().login, self._setup.token)
+        """Return the login for git."""
+        return self._setup.git_login(self._login or self.account().login)
 
     def repository(self, repository: str) -> ForgeRepository:
         """Return a repository."""
@@ -496,4 +496,5 @@ KIND = ForgeKind(
     parse=parse_issues_and_pulls,
     token="GITEA_TOKEN",
     scopes=("write:repository", "write:issue", "read:user"),
+    token_page="/user/settings/applications",
 )

@@ -17,13 +17,23 @@ from chargehand.core.text import printable
 from chargehand.forges.contract import Forge, ForgeError, ForgeProblem, ForgeRepository
 from chargehand.network.addresses import is_loopback
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.remotes import HostCommand, Remote, RemoteLogin, push_command, update_command
+from chargehand.workspace.remotes import (
+    HostCommand,
+    Remote,
+    RemoteLogin,
+    delete_command,
+    push_command,
+    update_command,
+)
 from chargehand.workspace.repository import Repository
 
 _SECONDS = 600.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(?:/[A-Za-z0-9_.-]{1,100}){1,10}")
 _LOST = ("could not resolve host", "failed to connect", "connection", "timed out", "early eof", "rpc failed")
-_DENIED = ("authentication failed", "could not read username", "403", "401")
+_DENIED = (
+    *("authentication failed", "could not read username", "403", "401"),
+    *("permission denied (", "host key verification failed", "read only", "read-only"),
+)
 _REFUSED = ("protected", "non-fast-forward", "fetch first", "hook declined", "stale info", "[remote rejected]")
 _SIGNS: tuple[tuple[ForgeProblem, tuple[str, ...]], ...] = (
     ("refused", _REFUSED),
@@ -48,22 +58,39 @@ def update_clone(home: Path, account: str, forge: Forge, repository: ForgeReposi
                 made.rename(place)
             except OSError:  # another process made it meanwhile
                 shutil.rmtree(made, ignore_errors=True)
-    clone = Repository(path=place, git_dir=place, common_dir=place, bare=True, branch=branch)
-    remote, login = _remote(repository), _login(forge)
+    clone = _clone(place, branch)
+    login = _login(forge)
+    remote = _remote(repository, login)
     _run(update_command(clone, remote, branch, login), login, f"fetch {branch} of {repository.name}")
     return place
+
+
+def _clone(place: Path, branch: str) -> Repository:
+    return Repository(path=place, git_dir=place, common_dir=place, bare=True, branch=branch)
 
 
 def push_branch(
     depot: Depot, forge: Forge, repository: ForgeRepository, branch: str, *, commit: str, old: str | None
 ) -> None:
     """Push a commit to a branch that is at `old`, or is new; only as a fast-forward. Raises `ForgeError`."""
-    remote, login = _remote(repository), _login(forge)
+    login = _login(forge)
+    remote = _remote(repository, login)
     command = push_command(depot, remote, branch, commit=commit, old=old, force=False, login=login)
     _run(command, login, f"push {branch} to {repository.name}")
 
 
-def _remote(repository: ForgeRepository) -> Remote:
+def delete_branch(clone: Path, forge: Forge, repository: ForgeRepository, branch: str, *, commit: str) -> None:
+    """Delete a branch that is still at `commit`; git compares and deletes in one step. Raises `ForgeError`."""
+    login = _login(forge)
+    command = delete_command(_clone(clone, branch), _remote(repository, login), branch, commit, login)
+    _run(command, login, f"delete {branch} of {repository.name}")
+
+
+def _remote(repository: ForgeRepository, login: RemoteLogin | None) -> Remote:
+    if login is not None and login.key:
+        if not repository.ssh_url:
+            raise ForgeError("invalid", f"{repository.name} has no address for ssh", hint="unset git_key")
+        return Remote(name="forge", url=repository.ssh_url, protocol="ssh")
     url = repository.clone_url
     protocol = urlsplit(url).scheme
     if protocol not in ("https", "ssh", "file") and not (protocol == "http" and is_loopback(url)):
@@ -75,7 +102,10 @@ def _remote(repository: ForgeRepository) -> Remote:
 
 def _login(forge: Forge) -> RemoteLogin | None:
     login = forge.git_login()
-    return None if login is None else RemoteLogin(login.user, login.password)
+    if login is None or login.key is None:
+        return None if login is None else RemoteLogin(login.user, login.password)
+    known = login.key.known_hosts
+    return RemoteLogin("", "", key=str(login.key.file), known_hosts=str(known) if known else "")
 
 
 def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
@@ -92,7 +122,9 @@ def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
         raise ForgeError("unreachable", f"cannot {what}: git did not end in {_SECONDS:.0f} s") from None
     if done.returncode:
         said = (done.stderr + b"\n" + done.stdout).decode(errors="replace")
-        shown = Redactor({"token": login.password} if login else {}).text(printable(said)).strip()
+        shown = (
+            Redactor({"token": login.password} if login and login.password else {}).text(printable(said)).strip()
+        )
         lower = shown.lower()
         lines = [line for line in shown.splitlines() if line.startswith(("fatal:", "error:", "remote:", "!"))]
         reason = "; ".join(lines[:3]) or f"git ended with {done.returncode}"

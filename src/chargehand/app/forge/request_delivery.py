@@ -35,7 +35,7 @@ class RequestDelivery:
     def deliver(self, link: IssueLink, commit: str) -> str:
         """Deliver a commit and return the address of its request. Raises `ForgeError`, `ChargehandError`."""
         accounts = ForgeAccounts(self._reader)
-        with accounts.open(link.account) as forge:
+        with accounts.open(link.account, link.repository) as forge:
             repository = forge.repository(link.repository)
             if repository.archived:
                 raise ForgeError(

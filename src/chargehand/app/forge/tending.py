@@ -99,7 +99,7 @@ class Tender(Struct, frozen=True, kw_only=True):
         if state.request is None or state.request.issue is None:
             self.memos.remove(story)
             return
-        with accounts.open(story.account) as forge:
+        with accounts.open(story.account, story.repository) as forge:
             visit = _Visit(self, accounts.entry(story.account), forge, story, state, state.request.issue)
             try:
                 if state.status not in ENDED:
