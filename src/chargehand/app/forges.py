@@ -24,6 +24,7 @@ from chargehand.app.forge.accounts import AppLogin, ForgeAccounts, ForgeEntry, t
 from chargehand.app.forge.claims import WriteRights, claim_issue, find_claim, read_mark
 from chargehand.app.forge.clones import update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
+from chargehand.app.forge.settings import branch_name, recorded_settings, request_settings, user_repository
 from chargehand.app.forge.tending import QUIET, Tender
 from chargehand.app.forge.texts import issue_request, progress_text, read_command
 from chargehand.app.missions import (
@@ -33,8 +34,8 @@ from chargehand.app.missions import (
     discard_mission,
     promote_mission,
 )
-from chargehand.app.requests import FollowUp, follow_up_mission, plan_request, record_mission
-from chargehand.app.runs import branch_slug, prepare_run
+from chargehand.app.requests import FollowUp, follow_up_mission, prepare_issue, record_mission
+from chargehand.app.runs import branch_slug
 from chargehand.app.worker import ensure_worker
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
@@ -239,12 +240,14 @@ def _take(
     _require_writable(repository)
     comments = forge.comments(issue.repository, issue.number)
     clone = update_clone(app.home, entry.name, forge, repository, target)
-    request, plan = plan_request(
-        app, dataclasses.replace(request, issue=None, text=issue_request(issue, comments), repo=clone, base=target)
+    request = dataclasses.replace(
+        request, issue=None, text=issue_request(issue, comments), repo=clone, base=target
     )
     # Before the claim, which people see: whatever can fail without it takes no issue.
-    prepare_run(app, request, confirm_trust=confirm_trust)
-    branch = _free_branch(forge, issue, f"chargehand/issue-{issue.number}-{branch_slug(issue.title)}")
+    config = app.user_configuration().config
+    read = partial(request_settings, config, app.preparation, entry, repository.name, clone, target)
+    request, plan, settings = prepare_issue(app, request, read, confirm_trust=confirm_trust)
+    branch = _free_branch(forge, issue, branch_name(settings, issue, branch_slug(issue.title), target))
     mission = new_id("mission")
     own, holds = claim_issue(
         forge,
@@ -274,6 +277,7 @@ def _take(
         after=own.mark.after,
         branch=branch,
         target=target,
+        settings=recorded_settings(settings),
     )
     story = Story(mission=mission, account=entry.name, repository=issue.repository, number=issue.number)
     memos = ForgeMemos(app.store.followers)
@@ -293,7 +297,11 @@ def _free_branch(forge: Forge, issue: ForgeIssue, name: str) -> str:
     """Return a branch that no earlier mission of the issue has used."""
     for number in range(1, 100):
         branch = name if number == 1 else f"{name}-{number}"
-        if not forge.find_requests(issue.repository, branch):
+        is_usual = branch.startswith("chargehand/")
+        if forge.find_requests(issue.repository, branch):
+            continue
+        # A name that people chose may be that of a branch of theirs.
+        if is_usual or forge.branch(issue.repository, branch) is None:
             return branch
     raise ForgeError("refused", f"the branches {name}… are all taken", hint="delete some of them")
 
@@ -450,8 +458,10 @@ class ForgeWatch:
         memo = self._memos.load()
         since = datetime.fromisoformat(memo.looked[key]) if key in memo.looked else None
         taken, latest, failed = 0, since, False
+        own = user_repository(self._app.user_configuration().config, entry, repository)
+        label = config.label if own.label is None else own.label
         with self._accounts.open(entry.name, repository) as forge:
-            for issue in forge.issues(repository, label=config.label, assignee=config.assignee, since=since):
+            for issue in forge.issues(repository, label=label, assignee=config.assignee, since=since):
                 latest = max(latest or issue.updated, issue.updated)
                 story = f"{entry.name}:{issue.repository}#{issue.number}"
                 if story not in self._memos.load().stories:

@@ -453,6 +453,50 @@ class ForgeConfig(Struct, frozen=True, kw_only=True):
     ] = False
 
 
+class RequestsConfig(Struct, frozen=True, kw_only=True):
+    """[requests]: how missions of issues name their branches and requests."""
+
+    branch: Annotated[
+        str | None,
+        KeySpec(
+            "name of the branch, with {number} and {slug}; absent: chargehand/issue-{number}-{slug}", form="branch"
+        ),
+    ] = None
+    title: Annotated[
+        str | None,
+        KeySpec("title of the request, with fields as in body; absent: {title} (#{number})", form="template"),
+    ] = None
+    body: Annotated[
+        str | None,
+        KeySpec(
+            "text above the evidence of a request, with {number}, {title}, {author}, {url} and {repository} of the"
+            " issue",
+            form="template",
+        ),
+    ] = None
+    labels: Annotated[tuple[str, ...], KeySpec("labels of the request", form="label")] = ()
+    reviewers: Annotated[
+        tuple[str, ...], KeySpec("people who are asked to review it; []: forges.NAME.reviewers", form="name")
+    ] = ()
+    merge_method: Annotated[
+        Literal["merge", "squash", "rebase"] | None,
+        KeySpec("how it is merged, if Chargehand may; absent: forges.NAME.merge_method"),
+    ] = None
+    role: Annotated[str | None, KeySpec("role of the mission; absent: developer", form="name")] = None
+    team: Annotated[str | None, KeySpec("team of the mission; absent: none", form="name")] = None
+
+
+# Read from the user's own configuration alone, since `label` decides what is worked on.
+class RepositoryConfig(RequestsConfig, frozen=True, kw_only=True):
+    """[repositories.NAME]: settings of one repository, before those of [requests]; only your own file counts."""
+
+    repository: Annotated[str | None, KeySpec("the repository at the forge, as OWNER/NAME", form="name")] = None
+    forge: Annotated[str | None, KeySpec("the account of [forges]; absent: any", form="name")] = None
+    label: Annotated[
+        str | None, KeySpec("label that its issues must have to be taken; absent: forges.NAME.label", form="label")
+    ] = None
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """The complete resolved configuration; `app` defines the order of the sources."""
 
@@ -463,6 +507,8 @@ class Config(Struct, frozen=True, kw_only=True):
     mcp: dict[str, McpConfig] = {}
     rollouts: dict[str, RolloutConfig] = {}
     forges: dict[str, ForgeConfig] = {}
+    requests: RequestsConfig = RequestsConfig()
+    repositories: dict[str, RepositoryConfig] = {}
     limits: LimitsConfig = LimitsConfig()
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()

@@ -365,13 +365,23 @@ FlakyPolicy = Literal["ask", "accept", "refuse"]
 QuestionKind = Literal["clarification", "permission", "decision", "risk"]
 
 
+class RequestSettings(Struct, frozen=True, kw_only=True):
+    """How the request of an issue looks; `None` and () leave it to the account's settings at the time."""
+
+    title: str | None = None
+    body: str | None = None
+    labels: tuple[str, ...] = ()
+    reviewers: tuple[str, ...] = ()
+    merge_method: Literal["merge", "squash", "rebase"] | None = None
+
+
 class IssueLink(Struct, frozen=True, kw_only=True):
     """The issue of a forge that a mission resolves, as it was when the mission was recorded.
 
     `account` is the entry of [forges], `claim` the id of the comment that claims the issue for the mission and
     shows its progress, `after` the claim that it replaces. `branch` is pushed for a request to merge it into
     `target`. In a further round `request` is the number of that request, `round` counts from 0, and `remarks` are
-    the keys of the review remarks that the mission answers.
+    the keys of the review remarks that the mission answers. `settings` are those that held when it was taken.
     """
 
     account: str
@@ -387,6 +397,7 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     round: int = 0
     remarks: tuple[str, ...] = ()
     after: int = 0
+    settings: RequestSettings = RequestSettings()
 
 
 class MissionRequest(Struct, frozen=True, kw_only=True):

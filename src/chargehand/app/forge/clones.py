@@ -42,11 +42,16 @@ _SIGNS: tuple[tuple[ForgeProblem, tuple[str, ...]], ...] = (
 )
 
 
+def clone_path(home: Path, account: str, name: str) -> Path:
+    """Return the place of the clone of a repository. Raises `ForgeError`."""
+    if not _NAME.fullmatch(name) or ".." in name.split("/"):
+        raise ForgeError("invalid", f"{name!r} is not the name of a repository")
+    return home / "forges" / account / f"{name}.git"
+
+
 def update_clone(home: Path, account: str, forge: Forge, repository: ForgeRepository, branch: str) -> Path:
     """Return the bare clone of a repository, with `branch` as it is at the forge now. Raises `ForgeError`."""
-    if not _NAME.fullmatch(repository.name) or ".." in repository.name.split("/"):
-        raise ForgeError("invalid", f"{repository.name!r} is not the name of a repository")
-    place = home / "forges" / account / f"{repository.name}.git"
+    place = clone_path(home, account, repository.name)
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=place.parent) as temporary:

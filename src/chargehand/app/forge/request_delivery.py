@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.claims import WriteRights, find_claim
-from chargehand.app.forge.clones import push_branch
+from chargehand.app.forge.clones import clone_path, push_branch
+from chargehand.app.forge.settings import apply_settings, read_template, request_text
 from chargehand.app.forge.texts import mark, remark_reply, remarks_comment, request_body, request_title
 from chargehand.core.records import IssueLink
 from chargehand.forges.contract import CommitStatus, Forge, ForgeError, ForgeRepository, ForgeRequest, NewRequest
@@ -47,9 +48,7 @@ class RequestDelivery:
             request = self._open(forge, link, commit)
             self._fault("request_opened")
             forge.set_status(link.repository, commit, self._status(request.url))
-            reviewers = accounts.entry(link.account).config.reviewers
-            if reviewers and not link.round:
-                forge.ask_reviews(link.repository, request.number, reviewers)
+            apply_settings(forge, link, request.number, accounts.entry(link.account).config)
             answer_remarks(forge, link, request.number, commit)
             return request.url
 
@@ -125,7 +124,9 @@ class RequestDelivery:
         attached = [line.removeprefix("- ") for line in before.splitlines() if line.startswith(f"- {name}: ")]
         if not attached and (url := forge.attach(link.repository, link.number, name, rendered.encode())):
             attached = [f"{name}: {url}"]
-        return request_body(link, report, rendered, attached)
+        clone = clone_path(self._reader.home, link.account, link.repository)
+        template = read_template(clone, forge.kind, link.target)
+        return request_text(request_body(link, report, rendered, attached), link, template)
 
 
 def _is_ancestor(depot: Depot, old: str, new: str) -> bool:

@@ -7,6 +7,7 @@ people with write right decide anything, and their right is read at each visit.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry
 from chargehand.app.forge.claims import ClaimMark, WriteRights, find_claim, with_mark
-from chargehand.app.forge.clones import update_clone
+from chargehand.app.forge.clones import clone_path, delete_branch, update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.request_delivery import STATUS
 from chargehand.app.forge.request_target import NAME
@@ -298,9 +299,19 @@ class _Visit:
                 forge.repository(link.repository),
                 link.target,
             )
+            if self._entry.config.delete_branch and request.head_commit == self._state.commit:
+                self._delete_branch()
         self.record(how, number=request.number, url=request.url, commit=commit)
         self._show(None, request.url, more=f"the request was {how}", over=True)
         self._tender.memos.remove(self._story)
+
+    def _delete_branch(self) -> None:
+        link, forge = self._link, self._forge
+        if forge.branch(link.repository, link.branch) == self._state.commit:
+            clone = clone_path(self._tender.reader.home, self._story.account, link.repository)
+            with contextlib.suppress(ForgeError):  # it has new commits since, or is protected: it stays
+                found = forge.repository(link.repository)
+                delete_branch(clone, forge, found, link.branch, commit=self._state.commit or "")
 
     def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> None:
         link, forge = self._link, self._forge
@@ -324,7 +335,7 @@ class _Visit:
             self._tender.memos.put(replace(self._story, mission=mission))
             self.record(f"round/{further.round}", number=request.number, url=request.url, identity=identity)
         elif self._entry.config.merge == "approved" and self._may_merge(request, statuses):
-            method = self._entry.config.merge_method
+            method = link.settings.merge_method or self._entry.config.merge_method
             forge.merge(link.repository, request.number, commit=request.head_commit, method=method)
             self.record("merge", number=request.number, commit=request.head_commit)
 
