@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from chargehand.core.config import RequestsConfig
 from chargehand.core.errors import ConfigError, UsageError, WaitingError
 from chargehand.core.records import IssueLink, RequestSettings
 from chargehand.forges.contract import CommitStatus, ForgeIssue
+from chargehand.forges.local_directory import LocalDirectory
 from chargehand.testing.forges.case import run_git
 
 pytestmark = pytest.mark.needs_bwrap
@@ -68,13 +68,15 @@ def test_the_users_settings_of_a_repository_shape_its_requests(tmp_path: Path) -
     assert request.title == f"ada/calc: Sums: *wrong* {{number}} @ eve (fixes #{number})"
     first, *_, last = request.body.splitlines()
     assert first.startswith("For `ada`, see file://")
-    assert "*wrong*" not in first.replace("\\*", "")
+    assert first.endswith("`Sums: *wrong* {number} @eve`")
     assert "## Checklist\n<!-- claim x -->\n- [ ] docs" in request.body
     assert request.body.index("judged as a whole") < request.body.index("## Checklist")
     assert last == "- [ ] docs"
     assert set(kit.ada.issue(kit.name, number).labels) == {"chargehand"}
-    file = next(tmp_path.glob("forge/**/items/*.json"), None)
-    del file
+    (item,) = (
+        each for each in LocalDirectory(tmp_path / "forge").items(kit.name) if each.number == request.number
+    )
+    assert set(item.labels) == {"bot", "needs review"}
     # A round keeps the settings, and does not ask again.
     kit.ada.set_status(kit.name, request.head_commit, CommitStatus(context="ci", state="failure"))
     kit.step()
@@ -186,7 +188,7 @@ def test_every_title_gives_a_name_that_git_allows(title: str, number: int) -> No
 
 def test_a_branch_that_git_refuses_or_that_is_the_target_is_refused() -> None:
     for template, target in (("{number}.{slug}", "main"), ("v{number}", "v7")):
-        with pytest.raises(UsageError, match="requests.branch") as caught:
+        with pytest.raises(UsageError, match=r"requests\.branch") as caught:
             branch_name(RequestsConfig(branch=template), _issue(7), "lock", target)
         assert caught.value.code == "forge_branch"
 
@@ -208,7 +210,7 @@ def test_text_of_people_stays_text() -> None:
     text = request_text("EVIDENCE", link, "T" * 70_000)
     assert len(text) < 65_536
     head = text.partition("\n")[0]
-    assert "\\*bold\\*" in head
+    assert head == "`a *bold* {number} <!-- claim {} --> @eve`|`eve`"
     assert "<!-- chargehand:" not in text
     assert "EVIDENCE" in text
 
@@ -227,7 +229,6 @@ def test_a_template_is_found_by_kind_and_no_link_is_followed(tmp_path: Path) -> 
     found = {kind: read_template(clone, kind, "main") for kind in ("gitlab", "github", "gitea", "local")}
     assert found == {"gitlab": "gitlab\n", "github": "docs\n", "gitea": "docs\n", "local": "docs\n"}
     assert read_template(clone, "github", "missing") == ""
-    assert subprocess.run(["git", "-C", str(tmp_path), "status", "--porcelain"], check=True).returncode == 0
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -19,10 +19,11 @@ from msgspec.structs import replace
 
 from chargehand.app.checkpoints import mission_difference
 from chargehand.app.composition import App
-from chargehand.app.configuration import keep_secret, set_configuration, unset_configuration
+from chargehand.app.configuration import keep_secret, remove_secret, set_configuration, unset_configuration
 from chargehand.app.forge.accounts import AppLogin, ForgeAccounts, ForgeEntry, try_sign_in
 from chargehand.app.forge.claims import WriteRights, claim_issue, find_claim, read_mark
 from chargehand.app.forge.clones import update_clone
+from chargehand.app.forge.hooks import remove_hooks
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.settings import branch_name, recorded_settings, request_settings, user_repository
 from chargehand.app.forge.tending import QUIET, Tender
@@ -64,7 +65,7 @@ _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 900.0
 class AccountDocument(Document, frozen=True):
     """An account of [forges]; `login` and `lacks` if it was tried, else its `problem`. `lacks` null: unknown.
 
-    `token` is the name of the secret, null for a forge without tokens.
+    `token` is the name of the secret, null for a forge without tokens and for an `app`, the GitHub App's id.
     """
 
     name: str
@@ -76,6 +77,7 @@ class AccountDocument(Document, frozen=True):
     login: str | None = None
     lacks: tuple[str, ...] | None = None
     problem: str | None = None
+    app: str | None = None
 
 
 class AccountList(Document, frozen=True):
@@ -98,6 +100,7 @@ def _account(reader: StateReader, entry: ForgeEntry) -> AccountDocument:
         kind=entry.config.kind,
         url=entry.url,
         token=entry.token if entry.kind.token and not entry.config.app else None,
+        app=entry.config.app,
         stored=reader.credentials.describe(entry.token) is not None,
         repositories=entry.config.repositories,
     )
@@ -165,12 +168,19 @@ def log_in(
 
 
 def log_out(reader: StateReader, name: str) -> AccountDocument:
-    """Remove the stored token of an account; its configuration stays. Raises `NotFoundError`."""
-    from chargehand.app.configuration import remove_secret
+    """Remove the webhooks and the stored token of an account, or the App that it signs in as.
 
+    The other settings stay. Raises `NotFoundError`.
+    """
     entry = ForgeAccounts(reader).entry(name)
-    remove_secret(reader, entry.token)
-    return _account(reader, entry)
+    failed = [each for each in remove_hooks(reader, name).hooks if each.problem]
+    if entry.config.app:
+        for key in AppLogin.__struct_fields__:
+            unset_configuration(reader, f"forges.{name}.{key}")
+    else:
+        remove_secret(reader, entry.token)
+    problem = "; ".join(f"the webhook of {each.repository} stays: {each.problem}" for each in failed)
+    return msgspec.structs.replace(_account(reader, entry), problem=problem or None)
 
 
 # --- taking an issue

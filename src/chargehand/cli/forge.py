@@ -9,6 +9,7 @@ import click
 from chargehand.cli.terminal.options import CommandGroup, json_option
 
 if TYPE_CHECKING:
+    from chargehand.app.forge.hooks import HookList
     from chargehand.app.forges import AccountDocument
     from chargehand.cli.terminal.output import Output
 
@@ -88,14 +89,69 @@ def login(
 @click.argument("name")
 @json_option
 def logout(name: str, out: Output) -> None:
-    """Remove the stored token of an account; its settings stay."""
+    """Remove the webhooks and the stored token of an account; its other settings stay."""
     from chargehand.app.forges import log_out
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
         made = log_out(reader, name)
     out.document(made)
-    out.text(f"The token {made.token} of {made.name} is removed here; revoke it at {made.url} as well.")
+    what = f"The token {made.token}" if made.token else "The App"
+    out.text(f"{what} of {made.name} is removed here; revoke it at {made.url} as well.")
+    if made.problem:
+        out.text(f"  {made.problem}")
+
+
+@forge.group(cls=CommandGroup)
+def hook() -> None:
+    """Have forges post webhooks, so that changes are seen at once."""
+
+
+@hook.command("add")
+@click.argument("name")
+@click.argument("url")
+@json_option
+def add_hook(name: str, url: str, out: Output) -> int:
+    """Set up webhooks for the watched repositories of account NAME, to the server at URL.
+
+    URL is where the forge reaches `chargehand up`. The secret that signs them is made and stored. The account must
+    be an administrator of the repositories. May be repeated. Exits 1 if one could not be set up.
+
+    \b
+    Example:
+      chargehand forge hook add github https://chargehand.example.org
+    """
+    from chargehand.app.forge.hooks import add_hooks
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        made = add_hooks(reader, name, url)
+    return _show_hooks(out, made)
+
+
+@hook.command("remove")
+@click.argument("name")
+@json_option
+def remove_hook(name: str, out: Output) -> int:
+    """Remove the webhooks that were set up for account NAME, and their secret."""
+    from chargehand.app.forge.hooks import remove_hooks
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        made = remove_hooks(reader, name)
+    return _show_hooks(out, made)
+
+
+@hook.command("list")
+@json_option
+def list_hooks(out: Output) -> None:
+    """List the webhooks that were set up here."""
+    from chargehand.app.forge import hooks
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        made = hooks.list_hooks(reader)
+    _show_hooks(out, made)
 
 
 @forge.command("list")
@@ -172,7 +228,19 @@ def watch(once: bool, out: Output) -> None:
 
 
 def _token_text(account: AccountDocument) -> str:
+    if account.app is not None:
+        return f"App {account.app}"
     return "not needed" if account.token is None else "stored" if account.stored else "missing"
+
+
+def _show_hooks(out: Output, made: HookList) -> int:
+    out.document(made)
+    rows = [(each.account, each.repository, each.address, each.problem or "") for each in made.hooks]
+    if rows:
+        out.table(("ACCOUNT", "REPOSITORY", "ADDRESS", "PROBLEM"), rows)
+    else:
+        out.text("No webhook is set up.")
+    return int(any(each.problem for each in made.hooks))
 
 
 def _show_account(out: Output, made: AccountDocument) -> None:

@@ -35,6 +35,8 @@ _DENIED = (
     *("permission denied (", "host key verification failed", "read only", "read-only"),
 )
 _REFUSED = ("protected", "non-fast-forward", "fetch first", "hook declined", "stale info", "[remote rejected]")
+_TELLING = ("fatal:", "error:", "remote:", "!", "Host key", "Gitea:", "ERROR:")
+_UNKNOWN_HOST = "compare the host's key with the published one, then add it to the file of git_known_hosts"
 _SIGNS: tuple[tuple[ForgeProblem, tuple[str, ...]], ...] = (
     ("refused", _REFUSED),
     ("denied", _DENIED),
@@ -131,7 +133,8 @@ def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
             Redactor({"token": login.password} if login and login.password else {}).text(printable(said)).strip()
         )
         lower = shown.lower()
-        lines = [line for line in shown.splitlines() if line.startswith(("fatal:", "error:", "remote:", "!"))]
+        lines = [line for line in shown.splitlines() if line.startswith(_TELLING) or "ermission denied" in line]
         reason = "; ".join(lines[:3]) or f"git ended with {done.returncode}"
         problems = (problem for problem, signs in _SIGNS if any(sign in lower for sign in signs))
-        raise ForgeError(next(problems, "refused"), f"cannot {what}: {reason}")
+        hint = _UNKNOWN_HOST if "host key verification failed" in lower else ""
+        raise ForgeError(next(problems, "refused"), f"cannot {what}: {reason}", hint=hint)
