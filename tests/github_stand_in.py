@@ -444,11 +444,6 @@ class GithubHost(LocalHost):
     def _git(self, forge: LocalForge, name: str, rest: list[str], asked: Asked) -> Answer:
         branch = "/".join(rest[2:])
         commit = forge.branch(name, branch)
-        if asked.method == "DELETE":
-            if commit is None:
-                return Answer(422, {"message": "Reference does not exist"})
-            forge.delete_branch(name, branch)
-            return Answer(204)
         if forge.repository(name).default_branch is None:
             return Answer(409, {"message": "Git Repository is empty."})
         if commit is None:

@@ -170,11 +170,6 @@ class GitlabHost(LocalHost):
                 if commit is None:
                     return Answer(404, {"message": "404 Branch Not Found"})
                 return Answer(200, {"name": unquote(branch), "commit": {"id": commit}})
-            case ("DELETE", "repository", "branches", branch):
-                if forge.branch(name, unquote(branch)) is None:
-                    return Answer(404, {"message": "404 Branch Not Found"})
-                forge.delete_branch(name, unquote(branch))
-                return Answer(204)
             case ("GET", "repository", "commits", commit, "statuses"):
                 states = {ours: theirs for theirs, ours in _STATES.items()}
                 found = [

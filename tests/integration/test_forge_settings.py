@@ -245,3 +245,16 @@ def test_the_branch_of_a_merged_request_is_deleted_if_it_has_no_other_commits(tm
     kit.step()
     assert kit.stories() == {}
     assert (kit.ada.branch(kit.name, request.head) is not None) == moved
+
+
+def test_an_issue_is_assigned_while_it_is_worked_on(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path, assign="true")
+    number = kit.issue()
+    kit.ada.change_issue(kit.name, number, assign=["bob"])
+    kit.take(number)
+    assert kit.ada.issue(kit.name, number).assignees == ("bob", "robot")
+    kit.bob.add_comment(kit.name, number, "/stop")
+    kit.step()
+    kit.step()
+    assert kit.stories() == {}
+    assert kit.ada.issue(kit.name, number).assignees == ("bob",)

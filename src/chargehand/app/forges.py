@@ -14,18 +14,32 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from chargehand.app.checkpoints import mission_difference
 from chargehand.app.composition import App
-from chargehand.app.configuration import keep_secret, remove_secret, set_configuration, unset_configuration
-from chargehand.app.forge.accounts import AppLogin, ForgeAccounts, ForgeEntry, try_sign_in
-from chargehand.app.forge.claims import WriteRights, claim_issue, find_claim, read_mark
+from chargehand.app.forge.accounts import AppLogin as AppLogin
+from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, require_writable
+from chargehand.app.forge.claims import Claim, WriteRights, claim_issue, find_claim, read_mark
 from chargehand.app.forge.clones import update_clone
-from chargehand.app.forge.hooks import remove_hooks
+from chargehand.app.forge.hooks import HookList as HookList
+from chargehand.app.forge.hooks import add_hooks as add_hooks
+from chargehand.app.forge.hooks import list_hooks as list_hooks
+from chargehand.app.forge.hooks import remove_hooks as remove_hooks
+from chargehand.app.forge.log_in import AccountDocument as AccountDocument
+from chargehand.app.forge.log_in import DeviceLogin as DeviceLogin
+from chargehand.app.forge.log_in import list_forges as list_forges
+from chargehand.app.forge.log_in import log_in as log_in
+from chargehand.app.forge.log_in import log_out as log_out
+from chargehand.app.forge.log_in import test_forge as test_forge
 from chargehand.app.forge.memo import ForgeMemos, Story
-from chargehand.app.forge.settings import branch_name, recorded_settings, request_settings, user_repository
+from chargehand.app.forge.settings import (
+    assign_account,
+    branch_name,
+    recorded_settings,
+    request_settings,
+    user_repository,
+)
 from chargehand.app.forge.tending import QUIET, Tender
 from chargehand.app.forge.texts import issue_request, progress_text, read_command
 from chargehand.app.missions import (
@@ -39,13 +53,14 @@ from chargehand.app.requests import FollowUp, follow_up_mission, prepare_issue, 
 from chargehand.app.runs import branch_slug
 from chargehand.app.worker import ensure_worker
 from chargehand.configuration.run_options import RunRequest
+from chargehand.core.config import RequestsConfig
 from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, UsageError
 from chargehand.core.ids import keyed_id, new_id
 from chargehand.core.mission_events import PROMOTE
 from chargehand.core.records import IssueLink
 from chargehand.core.state import ENDED, Question
 from chargehand.durable.admission import ConcurrencyLimit
-from chargehand.forges.contract import Forge, ForgeComment, ForgeError, ForgeIssue, ForgeRepository, IssueAddress
+from chargehand.forges.contract import Forge, ForgeComment, ForgeError, ForgeIssue, IssueAddress
 from chargehand.missions.reading import result_tree
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
@@ -60,127 +75,6 @@ _STEP_SECONDS = 2.0
 _NEWS = timedelta(minutes=10)
 # After a failure, so that a forge that is down, or an issue that cannot be taken, is not tried all the time.
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 900.0
-
-
-class AccountDocument(Document, frozen=True):
-    """An account of [forges]; `login` and `lacks` if it was tried, else its `problem`. `lacks` null: unknown.
-
-    `token` is the name of the secret, null for a forge without tokens and for an `app`, the GitHub App's id.
-    """
-
-    name: str
-    kind: str
-    url: str
-    token: str | None
-    stored: bool
-    repositories: tuple[str, ...]
-    login: str | None = None
-    lacks: tuple[str, ...] | None = None
-    problem: str | None = None
-    app: str | None = None
-
-
-class AccountList(Document, frozen=True):
-    """`forge list`: all accounts, and the issues that are worked on."""
-
-    accounts: tuple[AccountDocument, ...]
-    issues: tuple[Story, ...]
-
-
-def list_forges(reader: StateReader) -> AccountList:
-    """Return the configured accounts, without asking any forge. Raises `ConfigError`."""
-    entries = ForgeAccounts(reader).entries().values()
-    stories = ForgeMemos(reader.store.followers).load().stories
-    return AccountList(accounts=tuple(_account(reader, each) for each in entries), issues=tuple(stories.values()))
-
-
-def _account(reader: StateReader, entry: ForgeEntry) -> AccountDocument:
-    return AccountDocument(
-        name=entry.name,
-        kind=entry.config.kind,
-        url=entry.url,
-        token=entry.token if entry.kind.token and not entry.config.app else None,
-        app=entry.config.app,
-        stored=reader.credentials.describe(entry.token) is not None,
-        repositories=entry.config.repositories,
-    )
-
-
-def test_forge(reader: StateReader, name: str) -> AccountDocument:
-    """Ask a forge for the account of the token, and for each watched repository.
-
-    A failure is the document's `problem`. Raises `NotFoundError`.
-    """
-    accounts = ForgeAccounts(reader)
-    entry = accounts.entry(name)
-    made = _account(reader, entry)
-    try:
-        for repository in entry.config.repositories or ("",):
-            with accounts.open(name, repository) as forge:
-                account = forge.account()
-                made = msgspec.structs.replace(made, login=account.login, lacks=account.lacks)
-                if repository:
-                    _require_writable(forge.repository(repository))
-    except ChargehandError as error:
-        return msgspec.structs.replace(made, problem=": ".join(filter(None, (error.message, error.hint))))
-    return made
-
-
-def log_in(
-    reader: StateReader,
-    name: str,
-    *,
-    kind: str | None,
-    url: str | None,
-    read: Callable[[ForgeEntry], str],
-    app: AppLogin | None = None,
-) -> AccountDocument:
-    """Store a token that the forge accepts, and add the account to the user's configuration.
-
-    `read` returns the token or grant; an `app` signs in with its key instead. Raises `UsageError`, `ForgeError`,
-    `NotFoundError` for an unknown kind.
-    """
-    from chargehand.core.config import ForgeConfig
-    from chargehand.forges.registries import FORGES
-
-    known = reader.user_configuration().config.forges.get(name, ForgeConfig())
-    app = app or AppLogin()
-    config = replace(known, kind=kind or known.kind, url=url or known.url, **msgspec.structs.asdict(app))
-    entry = ForgeEntry(name=name, config=config, kind=FORGES.find(config.kind))
-    if config.url is None and not entry.kind.url:
-        raise UsageError(
-            f"a forge of kind {config.kind} needs an address", code="forge_url", hint="give --url https://…"
-        )
-    secret = read(entry) if entry.kind.token and not app.app else ""
-    account = try_sign_in(reader, entry, secret)
-    # The file first: it refuses names and addresses that are not valid.
-    set_configuration(reader, f"forges.{name}.kind", config.kind)
-    if config.url is not None:
-        set_configuration(reader, f"forges.{name}.url", config.url)
-    for key, value in msgspec.structs.asdict(app).items():
-        if value is not None:
-            set_configuration(reader, f"forges.{name}.{key}", str(value))
-        elif getattr(known, key) is not None:
-            unset_configuration(reader, f"forges.{name}.{key}")
-    if secret:
-        keep_secret(reader, entry.token, read=lambda: secret)
-    return msgspec.structs.replace(_account(reader, entry), login=account.login, lacks=account.lacks)
-
-
-def log_out(reader: StateReader, name: str) -> AccountDocument:
-    """Remove the webhooks and the stored token of an account, or the App that it signs in as.
-
-    The other settings stay. Raises `NotFoundError`.
-    """
-    entry = ForgeAccounts(reader).entry(name)
-    failed = [each for each in remove_hooks(reader, name).hooks if each.problem]
-    if entry.config.app:
-        for key in AppLogin.__struct_fields__:
-            unset_configuration(reader, f"forges.{name}.{key}")
-    else:
-        remove_secret(reader, entry.token)
-    problem = "; ".join(f"the webhook of {each.repository} stays: {each.problem}" for each in failed)
-    return msgspec.structs.replace(_account(reader, entry), problem=problem or None)
 
 
 # --- taking an issue
@@ -220,21 +114,6 @@ def _require_open(forge: Forge, address: IssueAddress) -> ForgeIssue:
     return issue
 
 
-def _require_writable(repository: ForgeRepository) -> str:
-    """Return the default branch. Raises `ForgeError`."""
-    if repository.archived:
-        raise ForgeError("refused", f"{repository.name} is archived", hint="unarchive it at the forge")
-    if repository.right not in ("write", "admin"):
-        raise ForgeError(
-            "forbidden",
-            f"the account may only {repository.right or 'read'} {repository.name}",
-            hint="give it write right there: it pushes a branch and opens a request",
-        )
-    if repository.default_branch is None:
-        raise ForgeError("refused", f"{repository.name} has no commit", hint="push a first commit")
-    return repository.default_branch
-
-
 def _take(
     app: App,
     entry: ForgeEntry,
@@ -246,8 +125,8 @@ def _take(
     again: bool,
 ) -> str:
     repository = forge.repository(issue.repository)
-    target = entry.config.target or _require_writable(repository)
-    _require_writable(repository)
+    target = entry.config.target or require_writable(repository)
+    require_writable(repository)
     comments = forge.comments(issue.repository, issue.number)
     clone = update_clone(app.home, entry.name, forge, repository, target)
     request = dataclasses.replace(
@@ -276,19 +155,9 @@ def _take(
             code="issue_taken",
             hint="wait until it ends; a person with write right can end it with a comment /stop there",
         )
-    link = IssueLink(
-        account=entry.name,
-        repository=issue.repository,
-        number=issue.number,
-        url=issue.url,
-        title=issue.title,
-        author=issue.author,
-        claim=own.comment.id,
-        after=own.mark.after,
-        branch=branch,
-        target=target,
-        settings=recorded_settings(settings),
-    )
+    if entry.config.assign:
+        assign_account(forge, issue.repository, issue.number, own.comment.author, assigned=True)
+    link = _link(entry, issue, own, branch, target, settings)
     story = Story(mission=mission, account=entry.name, repository=issue.repository, number=issue.number)
     memos = ForgeMemos(app.store.followers)
     try:
@@ -301,6 +170,24 @@ def _take(
             forge.delete_comment(issue.repository, issue.number, own.comment.id)
         raise
     return mission
+
+
+def _link(
+    entry: ForgeEntry, issue: ForgeIssue, own: Claim, branch: str, target: str, settings: RequestsConfig
+) -> IssueLink:
+    return IssueLink(
+        account=entry.name,
+        repository=issue.repository,
+        number=issue.number,
+        url=issue.url,
+        title=issue.title,
+        author=issue.author,
+        claim=own.comment.id,
+        after=own.mark.after,
+        branch=branch,
+        target=target,
+        settings=recorded_settings(settings),
+    )
 
 
 def _free_branch(forge: Forge, issue: ForgeIssue, name: str) -> str:

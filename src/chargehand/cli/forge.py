@@ -9,8 +9,7 @@ import click
 from chargehand.cli.terminal.options import CommandGroup, json_option
 
 if TYPE_CHECKING:
-    from chargehand.app.forge.hooks import HookList
-    from chargehand.app.forges import AccountDocument
+    from chargehand.app.forges import AccountDocument, HookList
     from chargehand.cli.terminal.output import Output
 
 
@@ -53,10 +52,7 @@ def login(
     """
     from pathlib import Path
 
-    from chargehand.app.forge.accounts import AppLogin
-    from chargehand.app.forge.entries import ForgeEntry
-    from chargehand.app.forge.sign_in import SignIns
-    from chargehand.app.forges import log_in
+    from chargehand.app.forges import AppLogin, DeviceLogin, log_in
     from chargehand.cli.secret import read_hidden
     from chargehand.core.errors import UsageError
     from chargehand.forges.oauth import DeviceCode
@@ -70,16 +66,17 @@ def login(
     def show(code: DeviceCode) -> None:
         out.notice(f"Open {code.page} and type {code.user_code}; Ctrl-C ends the waiting.")
 
+    path = str(Path(key).expanduser().absolute()) if key else None
     with StateReader.open() as reader:
-
-        def read(entry: ForgeEntry) -> str:
-            if client_id is not None:
-                return SignIns(reader).sign_in(entry, client_id, show)
-            return read_hidden(f"token for {name}").strip()
-
-        path = str(Path(key).expanduser().absolute()) if key else None
-        as_app = AppLogin(app=app, app_key=path, installation=installation)
-        made = log_in(reader, name, kind=kind, url=url, read=read, app=as_app)
+        made = log_in(
+            reader,
+            name,
+            kind=kind,
+            url=url,
+            read=lambda: read_hidden(f"token for {name}").strip(),
+            device=DeviceLogin(client_id, show) if client_id else None,
+            app=AppLogin(app=app, app_key=path, installation=installation),
+        )
     out.document(made)
     _show_account(out, made)
     out.text(f'Resolve an issue: chargehand run --issue "{made.url}/OWNER/NAME/issues/NUMBER"')
@@ -121,7 +118,7 @@ def add_hook(name: str, url: str, out: Output) -> int:
     Example:
       chargehand forge hook add github https://chargehand.example.org
     """
-    from chargehand.app.forge.hooks import add_hooks
+    from chargehand.app.forges import add_hooks
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -134,7 +131,7 @@ def add_hook(name: str, url: str, out: Output) -> int:
 @json_option
 def remove_hook(name: str, out: Output) -> int:
     """Remove the webhooks that were set up for account NAME, and their secret."""
-    from chargehand.app.forge.hooks import remove_hooks
+    from chargehand.app.forges import remove_hooks
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -146,11 +143,11 @@ def remove_hook(name: str, out: Output) -> int:
 @json_option
 def list_hooks(out: Output) -> None:
     """List the webhooks that were set up here."""
-    from chargehand.app.forge import hooks
+    from chargehand.app import forges
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
-        made = hooks.list_hooks(reader)
+        made = forges.list_hooks(reader)
     _show_hooks(out, made)
 
 

@@ -437,6 +437,7 @@ class ForgeConfig(Struct, frozen=True, kw_only=True):
         "chargehand"
     )
     assignee: Annotated[str, KeySpec("account that it must be assigned to; '': any", form="label")] = ""
+    assign: Annotated[bool, KeySpec("whether an issue is assigned to the account while it is worked on")] = False
     authors: Annotated[
         Literal["write", "anyone"], KeySpec("whose issues are taken: of people with write right, or of anyone")
     ] = "write"

@@ -275,10 +275,6 @@ class Forge(Protocol):
         """Return the commit of a branch, `None` if it does not exist."""
         ...
 
-    def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch; may be repeated."""
-        ...
-
     def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
         """Return the requests from a branch of the repository itself, open, closed or merged, the newest first."""
         ...
@@ -387,7 +383,7 @@ class IssueAddress(Struct, frozen=True):
 class DeviceEndpoints(Struct, frozen=True, kw_only=True):
     """The paths of the OAuth device flow (RFC 8628) below the forge's address, and the scopes to ask for."""
 
-    code: str
+    start: str
     token: str
     scopes: tuple[str, ...]
 

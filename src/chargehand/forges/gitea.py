@@ -154,7 +154,7 @@ class GiteaForge:
 
     def git_login(self) -> GitLogin | None:
         """Return the login for git."""
-        return self._setup.git_login(self._login or self.account().login)
+        return self._setup.git_login("" if self._setup.git_key else self._login or self.account().login)
 
     def repository(self, repository: str) -> ForgeRepository:
         """Return a repository."""
@@ -274,10 +274,6 @@ class GiteaForge:
                 raise
             self.repository(repository)
             return None
-
-    def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch."""
-        self._repeatable("DELETE", f"{_place(repository)}/branches/{segment(name)}")
 
     def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
         """Return the requests from a branch, the newest first; all requests are read, since none can be sought."""

@@ -225,14 +225,6 @@ class GithubForge:
             self._rest.read(_place(repository), WireRepository)  # raises if the repository is missing
         return found
 
-    def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch."""
-        try:
-            self._rest.change("DELETE", f"{_place(repository)}/git/refs/heads/{quote(name)}")
-        except ForgeError as error:
-            if error.problem not in ("missing", "refused") or self._commit(repository, name) is not None:
-                raise
-
     def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
         """Return the requests from a branch, the newest first."""
         owner = repository.partition("/")[0]
@@ -467,7 +459,7 @@ KIND = ForgeKind(
     token="GITHUB_TOKEN",
     scopes=_SCOPES,
     prefixes=("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-    device=DeviceEndpoints(code="/login/device/code", token="/login/oauth/access_token", scopes=_SCOPES),
+    device=DeviceEndpoints(start="/login/device/code", token="/login/oauth/access_token", scopes=_SCOPES),
     token_page="/settings/tokens",
     has_apps=True,
 )

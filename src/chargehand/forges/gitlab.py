@@ -236,10 +236,6 @@ class GitlabForge:
             self._rest.read(_place(repository), GitlabProject)  # raises if the repository is missing
             return None
 
-    def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch."""
-        self._repeatable(repository, "DELETE", f"{_place(repository)}/repository/branches/{segment(name)}")
-
     def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
         """Return the requests from a branch, the newest first."""
         path, query = f"{_place(repository)}/merge_requests", {"state": "all", "source_branch": head}
@@ -549,6 +545,6 @@ KIND = ForgeKind(
     token="GITLAB_TOKEN",
     scopes=_SCOPES,
     prefixes=("glpat-", "glft-", "gloas-", "glagent-"),
-    device=DeviceEndpoints(code="/oauth/authorize_device", token="/oauth/token", scopes=_SCOPES),
+    device=DeviceEndpoints(start="/oauth/authorize_device", token="/oauth/token", scopes=_SCOPES),
     token_page="/-/user_settings/personal_access_tokens",
 )

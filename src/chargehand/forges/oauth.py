@@ -77,7 +77,7 @@ class OauthClient:
         """Return a new code for a person to type."""
         setup = self._setup
         fields = {"client_id": setup.client, "scope": " ".join(setup.endpoints.scopes)}
-        reply = self._post(setup.endpoints.code, fields)
+        reply = self._post(setup.endpoints.start, fields)
         if not (reply.device_code and reply.user_code and reply.verification_uri):
             raise self._refusal(reply)
         return DeviceCode(

@@ -22,7 +22,7 @@ from chargehand.app.forge.sign_in import (
     with_sign_in_hint,
 )
 from chargehand.core.errors import NotFoundError, UsageError, nearest
-from chargehand.forges.contract import Forge, ForgeAccount, ForgeError, GitKey, IssueAddress
+from chargehand.forges.contract import Forge, ForgeAccount, ForgeError, ForgeRepository, GitKey, IssueAddress
 from chargehand.forges.grants import read_grant
 from chargehand.forges.registries import FORGES
 from chargehand.reports.reading import StateReader
@@ -77,7 +77,7 @@ class ForgeAccounts:
         """
         entry = self.entry(name)
         try:
-            with self._opened(entry, repository) as forge:
+            with self._open_known(entry, repository) as forge:
                 yield forge
         except ForgeError as error:
             if error.problem == "denied":
@@ -86,7 +86,7 @@ class ForgeAccounts:
             raise
 
     @contextmanager
-    def _opened(self, entry: ForgeEntry, repository: str) -> Iterator[Forge]:
+    def _open_known(self, entry: ForgeEntry, repository: str) -> Iterator[Forge]:
         token = self._sign_ins.token(entry, repository)
         key = (entry.name, repository if entry.config.app else "")
         known = self._kept.get(key)
@@ -153,3 +153,18 @@ def open_entry(entry: ForgeEntry, token: ForgeToken) -> Forge:
         key = GitKey(Path(config.git_key), Path(config.git_known_hosts) if config.git_known_hosts else None)
     setup = forge_setup(entry, sleep=time.sleep)
     return entry.kind.open(replace(setup, token=token.value, account=token.account, git_key=key))
+
+
+def require_writable(repository: ForgeRepository) -> str:
+    """Return the default branch of a repository that the account may push to. Raises `ForgeError`."""
+    if repository.archived:
+        raise ForgeError("refused", f"{repository.name} is archived", hint="unarchive it at the forge")
+    if repository.right not in ("write", "admin"):
+        raise ForgeError(
+            "forbidden",
+            f"the account may only {repository.right or 'read'} {repository.name}",
+            hint="give it write right there: it pushes a branch and opens a request",
+        )
+    if repository.default_branch is None:
+        raise ForgeError("refused", f"{repository.name} has no commit", hint="push a first commit")
+    return repository.default_branch

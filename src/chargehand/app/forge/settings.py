@@ -6,6 +6,7 @@ choose roles; they grant no right, area, network or money, and decide neither wh
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from chargehand.core.config import Config, ForgeConfig, RepositoryConfig, Reques
 from chargehand.core.errors import UsageError
 from chargehand.core.records import IssueLink, RequestSettings
 from chargehand.core.text import late_pattern, printable
-from chargehand.forges.contract import Forge, ForgeIssue
+from chargehand.forges.contract import Forge, ForgeError, ForgeIssue
 from chargehand.reports.markdown import code, words
 
 USUAL_BRANCH = "chargehand/issue-{number}-{slug}"
@@ -135,6 +136,16 @@ def apply_settings(forge: Forge, link: IssueLink, number: int, config: ForgeConf
         forge.change_issue(link.repository, number, add_labels=link.settings.labels, is_request=True)
     if reviewers := link.settings.reviewers or config.reviewers:
         forge.ask_reviews(link.repository, number, reviewers)
+
+
+def assign_account(forge: Forge, repository: str, number: int, login: str, *, assigned: bool) -> None:
+    """Show by the issue's assignees whether the account works on it; an account that cannot be assigned is not."""
+    people = (login,)
+    with contextlib.suppress(ForgeError):
+        if assigned:
+            forge.change_issue(repository, number, assign=people)
+        else:
+            forge.change_issue(repository, number, unassign=people)
 
 
 def _fill(template: str, fields: Mapping[str, str]) -> str:

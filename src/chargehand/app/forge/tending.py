@@ -22,6 +22,7 @@ from chargehand.app.forge.clones import clone_path, delete_branch, update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.request_delivery import STATUS
 from chargehand.app.forge.request_target import NAME
+from chargehand.app.forge.settings import assign_account
 from chargehand.app.forge.texts import (
     IssueCommand,
     Remark,
@@ -425,6 +426,9 @@ class _Visit:
         text = with_mark(progress_text(state, link, url, more, watched=watched), made)
         if not any(each.id == link.claim and text == each.body.replace("\r\n", "\n") for each in comments or ()):
             self._forge.edit_comment(link.repository, link.number, link.claim, text)
+        if over and self._entry.config.assign:
+            login = self._forge.account().login
+            assign_account(self._forge, link.repository, link.number, login, assigned=False)
 
     def record(
         self, key: str, *, number: int = 0, comment: int = 0, url: str = "", commit: str = "", identity: str = ""
