@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,8 +97,6 @@ def test_a_token_is_kept_until_it_nears_its_end(host: AppStoryHost, kit: ForgeKi
     app_host = host.stand_in.app
     with kit.app() as app:
         # The time of the test is that of the machine at first, as GitHub sees it.
-        import time
-
         start = time.time()
         sign_ins = SignIns(app, now=lambda: start + now[0] - 1_000_000.0)
         entry = ForgeAccounts(app).entry("home")
@@ -162,3 +163,31 @@ def test_only_github_has_apps(kit: ForgeKit, host: AppStoryHost) -> None:
     kit.configure("true", kind='"gitea"', app='"12"', app_key=f'"{key}"')
     with kit.app() as app, pytest.raises(UsageError, match="only an account at GitHub"):
         SignIns(app).token(ForgeAccounts(app).entry("home"), "ada/calc")
+
+
+def test_the_command_signs_in_as_an_app_and_out_again(host: AppStoryHost, kit: ForgeKit) -> None:
+    kit.configure("true", api=f'"{host.url}"')
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "chargehand", "forge", *words],
+            env=kit.environ,
+            cwd=kit.place,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    done = run("login", "home", "--app", "12", "--key", "app.pem")
+    assert done.returncode == 0, done.stderr
+    assert "as build[bot]" in done.stdout
+    assert "App 12" in run("list").stdout
+    assert run("test", "home").returncode == 0
+    with kit.app() as app:
+        config = app.user_configuration().config.forges["home"]
+        assert (config.app, config.app_key, config.installation) == ("12", str(kit.place / "app.pem"), None)
+    # A token takes the place of the App.
+    assert run("logout", "home").returncode == 0
+    with kit.app() as app:
+        assert app.user_configuration().config.forges["home"].app is None

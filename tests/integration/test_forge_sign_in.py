@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +35,7 @@ class OauthHost:
 
     def __init__(self, *, kind: str = "gitlab") -> None:
         self.kind = kind
+        self.interval = 5.0
         self.polls: list[str] = []
         self.lost = 0  # answers to a refresh that are not sent
         self.refreshed = 0
@@ -49,7 +53,7 @@ class OauthHost:
         assert asked.headers["accept"] == "application/json"
         if asked.path in ("/oauth/authorize_device", "/login/device/code"):
             page = {"verification_uri": "https://forge.test/device", "user_code": "ABCD-1234"}
-            return Answer(200, {"device_code": "dev-1", "expires_in": 60, "interval": 5, **page})
+            return Answer(200, {"device_code": "dev-1", "expires_in": 60, "interval": self.interval, **page})
         assert asked.path in ("/oauth/token", "/login/oauth/access_token")
         with self._lock:
             return self._token(form)
@@ -236,6 +240,40 @@ def test_a_revoked_token_says_how_to_sign_in_again(person: Person, host: OauthHo
         problem = try_account(app, "lab").problem or ""
     assert "chargehand forge login lab" in problem
     assert "stale" not in problem
+
+
+def _command(place: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(place), "CHARGEHAND_HOME": str(place / "state")}
+    return subprocess.run(
+        [sys.executable, "-m", "chargehand", "forge", *words],
+        input=stdin,
+        env=environ,
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_command_signs_in_with_a_code_and_out_again(tmp_path: Path) -> None:
+    host = OauthHost()
+    host.interval, host.polls = 0.01, ["authorization_pending"]
+    login = ("login", "lab", "--kind", "gitlab", "--url", host.server.url)
+    wrong = _command(tmp_path, *login, "--device")
+    assert (wrong.returncode, "--client-id" in wrong.stderr) == (2, True)
+    done = _command(tmp_path, *login, "--device", "--client-id", CLIENT)
+    assert done.returncode == 0, done.stderr
+    assert "type ABCD-1234" in done.stderr
+    assert "as robot" in done.stdout
+    listed = _command(tmp_path, "list")
+    assert "stored" in listed.stdout
+    shown = "".join((done.stdout, done.stderr, listed.stdout, *(each.path for each in host.server.requests)))
+    assert not any(secret in shown for secret in ("access-0", "refresh-0", "dev-1"))
+    out = _command(tmp_path, "logout", "lab")
+    assert out.returncode == 0, out.stderr
+    assert "missing" in _command(tmp_path, "list").stdout
+    host.server.close()
 
 
 def test_gitea_has_no_device_flow(tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def login(
         raise UsageError("--installation is that of an App", hint="give --app ID --key FILE too")
 
     def show(code: DeviceCode) -> None:
-        out.notice(f"Open {code.page} and type {code.user_code}; Ctrl-C ends the waiting.")
+        # Without it no one can sign in, so it is shown with --json and in a pipe as well.
+        click.echo(f"Open {code.page} and type {code.user_code}; Ctrl-C ends the waiting.", err=True)
 
     path = str(Path(key).expanduser().absolute()) if key else None
     with StateReader.open() as reader:

@@ -110,7 +110,9 @@ class GithubForge:
         user: WireUser = self._rest.decode(reply, WireUser)
         given = reply.headers.get("x-oauth-scopes")
         scopes = {each.strip() for each in (given or "").split(",")}
-        lacks = None if given is None else tuple(each for each in _SCOPES if each not in scopes)
+        # Tokens that a GitHub App got for a person have permissions in place of scopes.
+        is_unknown = given is None or self._setup.token.startswith("ghu_")
+        lacks = None if is_unknown else tuple(each for each in _SCOPES if each not in scopes)
         return ForgeAccount(login=user.login, lacks=lacks)
 
     def git_login(self) -> GitLogin | None:

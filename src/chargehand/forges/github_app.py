@@ -47,7 +47,7 @@ class AppInstallation(Struct, frozen=True):
 
 
 class AppTokenReply(Struct, frozen=True):
-    """A new token, when it expires by GitHub's clock, and what it permits."""
+    """A new token with its permissions; it expires by GitHub's clock."""
 
     token: str
     expires_at: datetime

@@ -1,7 +1,7 @@
 """Settings of one repository's missions and requests: the user's for it, else those of [requests].
 
-The repository's own [requests] count only once a person trusts its file. They name branches and requests, and
-choose roles; they grant no right, area, network or money, and decide neither what is taken nor who may merge.
+The [requests] of the repository's file count only once a person trusts that file. They name branches and requests,
+and choose roles. They grant no right, area, network or money, and select neither issues nor people who may merge.
 """
 
 from __future__ import annotations

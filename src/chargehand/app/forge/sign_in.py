@@ -1,6 +1,6 @@
 """The tokens of accounts at forges: stored ones, granted ones that are renewed, and those of GitHub Apps.
 
-No token leaves this module for another forge than that which issued it, and none is given to a sandbox.
+A token is sent only to the forge that issued it, and never to a sandbox.
 """
 
 from __future__ import annotations
