@@ -198,6 +198,18 @@ def test_a_token_that_cannot_be_renewed_is_used_until_it_expires(person: Person,
         assert "refresh-0" not in f"{error.message}{error.hint}"
 
 
+def test_a_sign_in_in_the_environment_is_used_to_its_end(person: Person, host: OauthHost) -> None:
+    with person.app() as app:
+        person.sign_in(app)
+        secret = app.credentials.get("LAB_TOKEN") or ""
+    with person.app(LAB_TOKEN=secret) as app:
+        person.time += 7_000
+        assert person.token(app) == "access-0"
+        person.time += 1_000
+        assert "in the variable LAB_TOKEN" in fails("denied", lambda: person.token(app)).message
+    assert host.refreshed == 0
+
+
 def test_processes_that_renew_at_the_same_time_sign_no_one_out(person: Person, host: OauthHost) -> None:
     with person.app() as app:
         person.sign_in(app)

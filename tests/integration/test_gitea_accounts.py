@@ -14,7 +14,7 @@ from test_gitea_story import GiteaStoryHost
 from tests.forge_stand_in import Answer, Asked, StandIn
 
 from chargehand.app.forge.accounts import ForgeAccounts
-from chargehand.app.forge.clones import update_clone
+from chargehand.app.forge.clones import clone_path, delete_branch, update_clone
 from chargehand.app.forge.hooks import add_hooks, remove_hooks
 from chargehand.app.forges import receive_hook
 from chargehand.core.errors import UsageError
@@ -74,6 +74,12 @@ def test_git_uses_exactly_the_deploy_key(tmp_path: Path, host: GiteaStoryHost) -
     kit.configure("true", **settings)
     with kit.app() as app, ForgeAccounts(app).open("home", host.repository) as forge:
         fetch_of(tmp_path, forge, host.repository)()
+        clone, found = clone_path(tmp_path / "clones", "home", host.repository), forge.repository(host.repository)
+        head = forge.branch(host.repository, kit.request(mission).head) or ""
+        error = fails(
+            "forbidden", lambda: delete_branch(clone, forge, found, kit.request(mission).head, commit=head)
+        )
+        assert "write" in error.message
     key.chmod(0o644)
     with (
         kit.app() as app,

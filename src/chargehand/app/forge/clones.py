@@ -32,13 +32,19 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(?:/[A-Za-z0-9_.-]{1,100}){
 _LOST = ("could not resolve host", "failed to connect", "connection", "timed out", "early eof", "rpc failed")
 _DENIED = (
     *("authentication failed", "could not read username", "403", "401"),
-    *("permission denied (", "host key verification failed", "read only", "read-only"),
+    *("permission denied (", "host key verification failed"),
+)
+# Gitea; GitHub, twice; GitLab, twice.
+_FORBIDDEN = (
+    *("not authorized to write", "marked as read only", "write access to repository not granted"),
+    *("does not have write access", "not allowed to push code"),
 )
 _REFUSED = ("protected", "non-fast-forward", "fetch first", "hook declined", "stale info", "[remote rejected]")
 _TELLING = ("fatal:", "error:", "remote:", "!", "Host key", "Gitea:", "ERROR:")
 _UNKNOWN_HOST = "compare the host's key with the published one, then add it to the file of git_known_hosts"
 _SIGNS: tuple[tuple[ForgeProblem, tuple[str, ...]], ...] = (
     ("refused", _REFUSED),
+    ("forbidden", _FORBIDDEN),
     ("denied", _DENIED),
     ("unreachable", _LOST),
 )
@@ -133,7 +139,10 @@ def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
             Redactor({"token": login.password} if login and login.password else {}).text(printable(said)).strip()
         )
         lower = shown.lower()
-        lines = [line for line in shown.splitlines() if line.startswith(_TELLING) or "ermission denied" in line]
+        telling = (
+            each.strip() for each in shown.splitlines() if each.startswith(_TELLING) or "ermission den" in each
+        )
+        lines = [each for each in telling if not each.endswith(":")]
         reason = "; ".join(lines[:3]) or f"git ended with {done.returncode}"
         problems = (problem for problem, signs in _SIGNS if any(sign in lower for sign in signs))
         hint = _UNKNOWN_HOST if "host key verification failed" in lower else ""

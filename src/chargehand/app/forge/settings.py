@@ -98,7 +98,7 @@ def request_text(evidence: str, link: IssueLink, template: str) -> str:
         fields = {"number": str(link.number), "title": words(link.title), "author": code(link.author)}
         before = _fill(link.settings.body, {**fields, "url": link.url, "repository": link.repository})[:room]
     # A template that contains a mark would pass for a comment of ours.
-    after = _OURS.sub("<!-- ", printable(template)).strip()[: max(0, room - len(before))]
+    after = _OURS.sub("<!-- ", printable(template.replace("\r\n", "\n"))).strip()[: max(0, room - len(before))]
     return "\n\n".join(part for part in (_OURS.sub("<!-- ", before), evidence, after) if part)
 
 

@@ -104,7 +104,7 @@ class SignIns:
 
     def _renew(self, entry: ForgeEntry) -> OauthGrant:
         # A forge accepts a refresh token once, so two processes that send the same one would sign the account out.
-        with _lock(self._reader.home / "forges" / f"{entry.name}.lock"):
+        with _lock(self._reader.home / "forges" / f"{entry.token}.lock"):
             grant = read_grant(self._reader.credentials.get(entry.token) or "")
             if grant is None:
                 raise _no_token(entry)
@@ -112,14 +112,20 @@ class SignIns:
             if self._is_fresh(grant):
                 return grant
             is_valid = grant.expires is not None and self._now() < grant.expires
+            how = f"chargehand forge login {entry.name} --device --client-id {grant.client}"
             try:
+                if self._reader.credentials.describe(entry.token) == "environment":
+                    # The variable would still have the old one, which is worth nothing after its use.
+                    raise ForgeError("denied", f"the sign-in in the variable {entry.token} cannot be renewed")
                 if not grant.refresh:
                     raise ForgeError("denied", f"the sign-in of forges.{entry.name} ends, and cannot be renewed")
                 made = self._client(entry, grant.client).refresh(grant)
             except ForgeError as error:
                 if is_valid:  # it ends soon, and until then there is time to try again
                     return grant
-                raise with_sign_in_hint(entry, error) from None
+                if error.problem != "denied":
+                    raise
+                raise ForgeError("denied", error.message, hint=f"sign in again: {how}") from None
             # First stored, then used: the old refresh token is worth nothing any more.
             self._reader.credentials.set(entry.token, write_grant(made))
             return made
@@ -233,9 +239,8 @@ def with_sign_in_hint(entry: ForgeEntry, error: ForgeError) -> ForgeError:
     """Return an error of a refused token that says how to sign in again."""
     if error.problem != "denied":
         return error
-    how = f"chargehand forge login {entry.name}"
-    hint = error.hint if entry.config.app else f"the token expired or was revoked: {how}"
-    return ForgeError("denied", error.message, hint=hint or how, may_have_acted=error.may_have_acted)
+    how = f"if its token expired or was revoked, sign in again: chargehand forge login {entry.name}"
+    return ForgeError("denied", error.message, hint=error.hint or how, may_have_acted=error.may_have_acted)
 
 
 def _no_token(entry: ForgeEntry) -> UsageError:
