@@ -18,7 +18,9 @@ from chargehand.app.composition import App
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.sign_in import SignIns
 from chargehand.app.forges import test_forge as try_account
+from chargehand.cli.terminal.logs import known_secrets
 from chargehand.core.errors import UsageError
+from chargehand.core.redaction import Redactor
 from chargehand.forges.contract import ForgeError
 from chargehand.forges.grants import read_grant
 from chargehand.forges.oauth import DeviceCode
@@ -142,6 +144,15 @@ def test_a_code_that_a_person_types_signs_in(person: Person, host: OauthHost) ->
         grant = read_grant(app.credentials.get("LAB_TOKEN") or "")
         assert "access-0" not in repr(grant)
         assert (person.place / ".config/chargehand/secrets.json").stat().st_mode & 0o077 == 0
+
+
+def test_logs_leave_out_the_tokens_of_a_grant(person: Person) -> None:
+    with person.app() as app:
+        person.sign_in(app)
+        known = known_secrets(app, app.user_configuration().config)
+    shown = Redactor(known).text("sent access-0, then refresh-0")
+    assert "access-0" not in shown
+    assert "refresh-0" not in shown
 
 
 @pytest.mark.parametrize(
