@@ -296,6 +296,10 @@ def test_the_command_signs_in_with_a_code_and_out_again(tmp_path: Path) -> None:
     out = _command(tmp_path, "logout", "lab")
     assert out.returncode == 0, out.stderr
     assert "missing" in _command(tmp_path, "list").stdout
+    assert _command(tmp_path, *login, stdin="wrong\n").returncode != 0
+    assert "missing" in _command(tmp_path, "list").stdout
+    plain = _command(tmp_path, *login, stdin="access-0\n")
+    assert (plain.returncode, "as robot" in plain.stdout) == (0, True), plain.stderr
     host.server.close()
 
 

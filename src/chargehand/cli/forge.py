@@ -137,7 +137,12 @@ def remove_hook(name: str, out: Output) -> int:
 
     with StateReader.open() as reader:
         made = remove_hooks(reader, name)
-    return _show_hooks(out, made)
+    out.document(made)
+    failed = [each for each in made.hooks if each.problem]
+    out.text(f"Webhooks removed: {len(made.hooks) - len(failed)}.")
+    for each in failed:
+        out.text(f"  that of {each.repository} stays: {each.problem}")
+    return int(bool(failed))
 
 
 @hook.command("list")
