@@ -15,7 +15,7 @@ from chargehand.app.forges import take_issue
 from chargehand.app.runs import branch_slug
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.config import RequestsConfig
-from chargehand.core.errors import ConfigError, UsageError, WaitingError
+from chargehand.core.errors import ChargehandError, ConfigError, UsageError, WaitingError
 from chargehand.core.records import IssueLink, RequestSettings
 from chargehand.forges.contract import CommitStatus, ForgeIssue
 from chargehand.forges.local_directory import LocalDirectory
@@ -258,3 +258,19 @@ def test_an_issue_is_assigned_while_it_is_worked_on(tmp_path: Path) -> None:
     kit.step()
     assert kit.stories() == {}
     assert kit.ada.issue(kit.name, number).assignees == ("bob",)
+
+
+def test_the_role_of_a_repository_is_used_unless_the_person_names_one(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path)
+    _configure(kit, '[repositories.calc]\nrepository = "ada/calc"\nrole = "tester"\n')
+    requests = [kit.state(kit.take(kit.issue())).request]
+    with kit.app() as app:
+        asked = RunRequest(yes=True, role="developer")
+        requests.append(app.mission_state(take_issue(app, f"home:{kit.name}#{kit.issue()}", asked)).request)
+    assert [each.role for each in requests if each] == ["tester", "developer"]
+    _configure(kit, '[requests]\nteam = "unknown"\n')
+    number = kit.issue()
+    with kit.app() as app, pytest.raises(ChargehandError, match="unknown"):
+        take_issue(app, f"home:{kit.name}#{number}", RunRequest(yes=True))
+    # Nothing was claimed for a request that could not begin.
+    assert kit.comments(number) == []
