@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -16,9 +17,11 @@ from chargehand.app.forge.sign_in import SignIns
 from chargehand.configuration.edit import set_user_value, unset_user_value
 from chargehand.configuration.locations import user_config_path
 from chargehand.core.errors import ChargehandError, UsageError
-from chargehand.forges.oauth import DeviceCode
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
+
+if TYPE_CHECKING:
+    from chargehand.forges.oauth import DeviceCode
 
 
 class DeviceLogin(Struct, frozen=True):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -21,9 +22,11 @@ from chargehand.app.forge.entries import ForgeEntry
 from chargehand.core.errors import UsageError
 from chargehand.forges.contract import ForgeAccount, ForgeError, ForgeSetup
 from chargehand.forges.grants import OauthGrant, read_grant, write_grant
-from chargehand.forges.oauth import DeviceCode, OauthClient, OauthSetup
 from chargehand.network.addresses import is_loopback
 from chargehand.reports.reading import StateReader
+
+if TYPE_CHECKING:
+    from chargehand.forges.oauth import DeviceCode, OauthClient
 
 # Before a token expires: longer than a visit or a push takes.
 _EARLY_SECONDS = 900.0
@@ -131,6 +134,9 @@ class SignIns:
             return made
 
     def _client(self, entry: ForgeEntry, client: str) -> OauthClient:
+        # Imported for accounts with a grant alone: an HTTP client takes long to import.
+        from chargehand.forges.oauth import OauthClient, OauthSetup
+
         assert entry.kind.device is not None
         authority = entry.config.authority
         return OauthClient(
