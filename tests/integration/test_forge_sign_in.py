@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -263,6 +264,18 @@ def test_a_revoked_token_says_how_to_sign_in_again(person: Person, host: OauthHo
         problem = try_account(app, "lab").problem or ""
     assert "chargehand forge login lab" in problem
     assert "stale" not in problem
+
+
+def test_commands_that_run_at_the_same_time_renew_once(tmp_path: Path) -> None:
+    host = OauthHost()
+    person = Person(tmp_path, host)
+    with person.app() as app:
+        person.sign_in(app)  # by the person's clock, so that it expired long ago
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda _: _command(tmp_path, "test", "lab"), range(3)))
+    assert [each.returncode for each in done] == [0, 0, 0], [each.stdout for each in done]
+    assert host.refreshed == 1
+    host.server.close()
 
 
 def _command(place: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
