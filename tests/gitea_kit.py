@@ -40,7 +40,13 @@ HTTP_ADDR = 127.0.0.1
 HTTP_PORT = {port}
 ROOT_URL = http://127.0.0.1:{port}/
 STATIC_ROOT_PATH = {static}
-DISABLE_SSH = true
+DISABLE_SSH = false
+START_SSH_SERVER = true
+BUILTIN_SSH_SERVER_USER = git
+SSH_DOMAIN = 127.0.0.1
+SSH_LISTEN_HOST = 127.0.0.1
+SSH_PORT = {ssh_port}
+SSH_LISTEN_PORT = {ssh_port}
 OFFLINE_MODE = true
 [database]
 DB_TYPE = sqlite3
@@ -224,7 +230,9 @@ def _start() -> GiteaServer:
         user, options = "nobody", {"user": "nobody", "group": "nogroup", "extra_groups": []}
         program, static = _readable_copy(program, root), _readable_copy(static, root)
     port = _free_port()
-    (root / "app.ini").write_text(_INI.format(user=user, root=root, port=port, static=static))
+    (root / "app.ini").write_text(
+        _INI.format(user=user, root=root, port=port, static=static, ssh_port=_free_port())
+    )
     (root / "home").mkdir()
     if options:
         for path in (root, root / "app.ini", root / "home"):

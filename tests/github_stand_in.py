@@ -5,15 +5,23 @@ The description is GitHub's own, of npm `@octokit/openapi`. A stand-in cannot sh
 
 from __future__ import annotations
 
+import base64
+import email.utils
 import functools
 import itertools
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.hashes import SHA256
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend
 from referencing import Registry, Resource
@@ -30,6 +38,7 @@ from chargehand.forges.contract import (
     ReviewComment,
 )
 from chargehand.forges.github import GithubForge
+from chargehand.forges.github_app import NEEDED
 from chargehand.forges.local import LocalForge
 from tests.forge_stand_in import Answer, Asked, StandIn, paged
 from tests.local_forge_kit import LocalHost
@@ -158,6 +167,94 @@ def openapi() -> OpenApi:
     return OpenApi(msgspec.json.decode((package / file).read_bytes()))
 
 
+class AppHost:
+    """The App `build` with one installation: it verifies the App's claims, and issues tokens for an hour.
+
+    `skew` is how far GitHub's clock is ahead, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+        self.repositories = {"ada/demo", "ada/calc"}
+        self.permissions = dict(NEEDED)
+        self.suspended: str | None = None
+        self.skew = 0.0
+        self.issued: dict[str, str] = {}  # tokens with their repositories, "" for all
+
+    def write_key(self, folder: Path) -> Path:
+        """Write the App's private key as GitHub offers it."""
+        file = folder / "app.pem"
+        file.touch(mode=0o600)
+        form = serialization.PrivateFormat.TraditionalOpenSSL
+        file.write_bytes(self.key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+        return file
+
+    def now(self) -> datetime:
+        """Return the time by GitHub's clock."""
+        return datetime.now(UTC) + timedelta(seconds=self.skew)
+
+    def headers(self) -> dict[str, str]:
+        """Return the header with GitHub's time."""
+        return {"date": email.utils.format_datetime(self.now(), usegmt=True)}
+
+    def login(self, asked: Asked) -> str:
+        """Return the account of an installation's token for what it is used for, else ""."""
+        name = self.issued.get(asked.token)
+        is_allowed = name == "" or asked.path == "/graphql" or asked.path.startswith(f"/repos/{name}")
+        return "robot" if name is not None and is_allowed else ""
+
+    def answer(self, asked: Asked) -> Answer:
+        """Answer a request that the App makes as itself."""
+        problem = self._claim_problem(asked.token)
+        if problem:
+            return Answer(401, {"message": problem}, self.headers())
+        parts = asked.path.strip("/").split("/")
+        shown = {"id": 77, "app_slug": "build", "app_id": 12, "suspended_at": self.suspended}
+        if parts[0] == "repos":
+            found = "/".join(parts[1:3]) in self.repositories
+            return Answer(200, shown) if found else Answer(404, {"message": "Not Found"})
+        if parts == ["app", "installations"]:
+            return Answer(200, [shown] if self.repositories else [])
+        if parts[2] != "77" or not self.repositories:
+            return Answer(404, {"message": "Not Found"})
+        if asked.method == "GET":
+            return Answer(200, shown)
+        if self.suspended:
+            return Answer(403, {"message": "This installation has been suspended"})
+        wanted = [f"ada/{each}" for each in (asked.body or {}).get("repositories", [])]
+        if not set(wanted) <= self.repositories:
+            return Answer(422, {"message": "There is at least one repository that does not exist"})
+        token = f"ghs_{len(self.issued)}"
+        self.issued[token] = wanted[0] if wanted else ""
+        expires = (self.now() + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made = {"token": token, "expires_at": expires, "permissions": self.permissions}
+        return Answer(201, made, self.headers())
+
+    def _claim_problem(self, claim: str) -> str:
+        signed, _, signature = claim.rpartition(".")
+        head, _, body = signed.partition(".")
+        try:
+            self.key.public_key().verify(_unpad(signature), signed.encode(), PKCS1v15(), SHA256())
+        except (InvalidSignature, ValueError):
+            return "A JSON web token could not be decoded"
+        given = msgspec.json.decode(_unpad(body))
+        now = self.now().timestamp()
+        assert msgspec.json.decode(_unpad(head)) == {"alg": "RS256", "typ": "JWT"}
+        if given["iss"] != "12":
+            return "Integration not found"
+        if given["iat"] > now:
+            return (
+                "'Issued at' claim ('iat') must be an Integer representing the time that the assertion was issued"
+            )
+        if not now < given["exp"] <= now + 600:
+            return "'Expiration time' claim ('exp') is too far in the future"
+        return ""
+
+
+def _unpad(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
 class GithubHost(LocalHost):
     """The people of the stand-in, whose requests are checked."""
 
@@ -168,6 +265,7 @@ class GithubHost(LocalHost):
         self._moved: dict[int, str] = {}
         self.check_runs: list[dict[str, Any]] = []
         self.resolved: set[int] = set()
+        self.app = AppHost()
         self.server = StandIn(self.answer)
 
     def close(self) -> None:
@@ -189,7 +287,8 @@ class GithubHost(LocalHost):
     def answer(self, asked: Asked) -> Answer:
         """Answer a request, and compare both with the description."""
         try:
-            answer = self._route(asked)
+            is_app = asked.path.startswith("/app") or asked.path.endswith("/installation")
+            answer = self.app.answer(asked) if is_app else self._route(asked)
         except ForgeError as error:
             answer = self._failure(asked, error)
         if not asked.path.startswith(("/graphql", "/repositories/")):  # both exist, and are not described
@@ -211,7 +310,7 @@ class GithubHost(LocalHost):
         return Answer(status, {"message": error.message, "documentation_url": "https://docs.github.com"})
 
     def _route(self, asked: Asked) -> Answer:
-        login = TOKENS.get(asked.token)
+        login = self.app.login(asked) or TOKENS.get(asked.token)
         if login is None:
             return Answer(401, {"message": "Bad credentials"})
         forge = LocalForge(self.directory.root, login)
@@ -345,11 +444,6 @@ class GithubHost(LocalHost):
     def _git(self, forge: LocalForge, name: str, rest: list[str], asked: Asked) -> Answer:
         branch = "/".join(rest[2:])
         commit = forge.branch(name, branch)
-        if asked.method == "DELETE":
-            if commit is None:
-                return Answer(422, {"message": "Reference does not exist"})
-            forge.delete_branch(name, branch)
-            return Answer(204)
         if forge.repository(name).default_branch is None:
             return Answer(409, {"message": "Git Repository is empty."})
         if commit is None:

@@ -77,7 +77,7 @@ class GitlabHost(LocalHost):
         self._opened: list[Forge] = []
         self._ids = itertools.count(5_000)
         self._moved: dict[str, str] = {}
-        self._hooks: dict[int, str] = {}
+        self.hooks: dict[int, dict[str, Any]] = {}
         self.reviews: dict[int, list[dict[str, Any]]] = {}
         self.jobs: list[dict[str, Any]] = []
         self.server = StandIn(self.answer)
@@ -173,11 +173,6 @@ class GitlabHost(LocalHost):
                 if commit is None:
                     return Answer(404, {"message": "404 Branch Not Found"})
                 return Answer(200, {"name": unquote(branch), "commit": {"id": commit}})
-            case ("DELETE", "repository", "branches", branch):
-                if forge.branch(name, unquote(branch)) is None:
-                    return Answer(404, {"message": "404 Branch Not Found"})
-                forge.delete_branch(name, unquote(branch))
-                return Answer(204)
             case ("GET", "repository", "commits", commit, "statuses"):
                 states = {ours: theirs for theirs, ours in _STATES.items()}
                 found = [
@@ -305,11 +300,11 @@ class GitlabHost(LocalHost):
     def _hook(self, forge: LocalForge, name: str, rest: list[str], asked: Asked) -> Answer:
         forge.remove_hook(name, "")  # only to check the right
         if asked.method == "POST":
-            self._hooks[next(self._ids)] = asked.body["url"]
+            self.hooks[next(self._ids)] = asked.body
         elif asked.method == "DELETE":
-            del self._hooks[int(rest[0])]
+            del self.hooks[int(rest[0])]
             return Answer(204)
-        found = [{"id": number, "url": url} for number, url in self._hooks.items()]
+        found = [{"id": number, "url": each["url"]} for number, each in self.hooks.items()]
         return self._page(asked, found) if asked.method == "GET" else Answer(201, found[-1])
 
     def _page(self, asked: Asked, items: list[Any]) -> Answer:

@@ -68,6 +68,8 @@ _FORMS = {
     "http": "`https://…` or `http://…`, without user, password, `?` and `#`",
     "forge": "`https://…`, or `file:///DIRECTORY` of a local forge",
     "label": "text",
+    "branch": "name of a branch with `{number}`",
+    "template": "text with named fields",
     "name": "name",
     "variable": "`NAME=value`",
     "secret": "name of a secret or environment variable",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forge_kit import PEOPLE, REVISED, ForgeKit, play_story
@@ -34,6 +35,10 @@ class GiteaStoryHost:
         for login, right in PEOPLE.items():
             self._host.set_right(self.repository, self._names[login], right)
         self._opened: list[Forge] = []
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Call the interface as the owner."""
+        return self._host.call(method, path, body)
 
     def token(self, login: str) -> str:
         return self._host.tokens[self._names[login]]

@@ -106,6 +106,7 @@ def test_the_set_of_commands_is_complete() -> None:
     }
     expected = {(group, name) for group, names in groups.items() for name in names.split()}
     expected |= {("project", "hook", name) for name in ("install", "remove")}
+    expected |= {("forge", "hook", name) for name in ("add", "remove", "list")}
     expected |= {
         (name,)
         for name in [

@@ -237,7 +237,7 @@ def test_the_name_of_a_repository_is_checked(client: Client, name: str) -> None:
 HOSTILE = "../../user?x=1#y z%2e/é"
 CALLS: dict[str, Callable[[Forge], object]] = {
     "login": lambda forge: forge.right(NAME, HOSTILE),
-    "branch": lambda forge: forge.delete_branch(NAME, HOSTILE),
+    "branch": lambda forge: forge.branch(NAME, HOSTILE),
     "commit": lambda forge: forge.statuses(NAME, HOSTILE),
     "owner": lambda forge: forge.repository(HOSTILE.replace("/", "") + "/x"),
 }

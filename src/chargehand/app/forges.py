@@ -13,30 +13,44 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from chargehand.app.composition import App
-from chargehand.app.configuration import keep_secret, set_configuration
-from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, open_entry
+from chargehand.app.forge.accounts import AppLogin as AppLogin
+from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, require_writable
 from chargehand.app.forge.claims import Claim, WriteRights, claim_issue, find_claim, read_mark
 from chargehand.app.forge.clones import update_clone
+from chargehand.app.forge.hooks import HookList as HookList
+from chargehand.app.forge.hooks import add_hooks as add_hooks
+from chargehand.app.forge.hooks import list_hooks as list_hooks
+from chargehand.app.forge.hooks import remove_hooks as remove_hooks
+from chargehand.app.forge.log_in import AccountDocument as AccountDocument
+from chargehand.app.forge.log_in import DeviceLogin as DeviceLogin
+from chargehand.app.forge.log_in import list_forges as list_forges
+from chargehand.app.forge.log_in import log_in as log_in
+from chargehand.app.forge.log_in import log_out as log_out
+from chargehand.app.forge.log_in import test_forge as test_forge
 from chargehand.app.forge.memo import ForgeMemos, Story
+from chargehand.app.forge.settings import (
+    assign_account,
+    branch_name,
+    recorded_settings,
+    request_settings,
+    user_repository,
+)
 from chargehand.app.forge.texts import issue_request, progress_text, read_command
 from chargehand.app.issues.deeds import MissionDeeds
 from chargehand.app.issues.tending import QUIET, Tender
-from chargehand.app.requests import (
-    plan_request,
-    record_mission,
-)
-from chargehand.app.runs import branch_slug, prepare_run
+from chargehand.app.requests import prepare_issue, record_mission
+from chargehand.app.runs import branch_slug
 from chargehand.app.worker import ensure_worker
 from chargehand.configuration.run_options import RunRequest
+from chargehand.core.config import RequestsConfig
 from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.core.ids import new_id
 from chargehand.core.records import IssueLink
 from chargehand.durable.admission import ConcurrencyLimit
-from chargehand.forges.contract import Forge, ForgeComment, ForgeError, ForgeIssue, ForgeRepository, IssueAddress
+from chargehand.forges.contract import Forge, ForgeComment, ForgeError, ForgeIssue, IssueAddress
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
 
@@ -50,105 +64,6 @@ _STEP_SECONDS = 2.0
 _NEWS = timedelta(minutes=10)
 # After a failure, so that a forge that is down, or an issue that cannot be taken, is not tried all the time.
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 900.0
-
-
-class AccountDocument(Document, frozen=True):
-    """An account of [forges]; `login` and `lacks` if it was tried, else its `problem`. `lacks` null: unknown.
-
-    `token` is the name of the secret, null for a forge without tokens.
-    """
-
-    name: str
-    kind: str
-    url: str
-    token: str | None
-    stored: bool
-    repositories: tuple[str, ...]
-    login: str | None = None
-    lacks: tuple[str, ...] | None = None
-    problem: str | None = None
-
-
-class AccountList(Document, frozen=True):
-    """`forge list`: all accounts, and the issues that are worked on."""
-
-    accounts: tuple[AccountDocument, ...]
-    issues: tuple[Story, ...]
-
-
-def list_forges(reader: StateReader) -> AccountList:
-    """Return the configured accounts, without asking any forge. Raises `ConfigError`."""
-    entries = ForgeAccounts(reader).entries().values()
-    stories = ForgeMemos(reader.store.followers).load().stories
-    return AccountList(accounts=tuple(_account(reader, each) for each in entries), issues=tuple(stories.values()))
-
-
-def _account(reader: StateReader, entry: ForgeEntry) -> AccountDocument:
-    return AccountDocument(
-        name=entry.name,
-        kind=entry.config.kind,
-        url=entry.url,
-        token=entry.token if entry.kind.token else None,
-        stored=reader.credentials.describe(entry.token) is not None,
-        repositories=entry.config.repositories,
-    )
-
-
-def test_forge(reader: StateReader, name: str) -> AccountDocument:
-    """Ask a forge for the account of the token, and for each watched repository.
-
-    A failure is the document's `problem`. Raises `NotFoundError`.
-    """
-    entry = ForgeAccounts(reader).entry(name)
-    made = _account(reader, entry)
-    try:
-        forge = open_entry(entry, reader.credentials.get(entry.token) or "")
-        with contextlib.closing(forge):
-            account = forge.account()
-            made = msgspec.structs.replace(made, login=account.login, lacks=account.lacks)
-            for repository in entry.config.repositories:
-                _require_writable(forge.repository(repository))
-    except ChargehandError as error:
-        return msgspec.structs.replace(made, problem=": ".join(filter(None, (error.message, error.hint))))
-    return made
-
-
-def log_in(
-    reader: StateReader, name: str, *, kind: str | None, url: str | None, read: Callable[[], str]
-) -> AccountDocument:
-    """Store a token that the forge accepts, and add the account to the user's configuration.
-
-    `read` returns the token. Raises `UsageError`, `ForgeError`, `NotFoundError` for an unknown kind.
-    """
-    from chargehand.core.config import ForgeConfig
-    from chargehand.forges.registries import FORGES
-
-    known = reader.user_configuration().config.forges.get(name, ForgeConfig())
-    config = replace(known, kind=kind or known.kind, url=url or known.url)
-    entry = ForgeEntry(name=name, config=config, kind=FORGES.find(config.kind))
-    if config.url is None and not entry.kind.url:
-        raise UsageError(
-            f"a forge of kind {config.kind} needs an address", code="forge_url", hint="give --url https://…"
-        )
-    token = read() if entry.kind.token else ""
-    with contextlib.closing(open_entry(entry, token)) as forge:
-        account = forge.account()
-    # The file first: it refuses names and addresses that are not valid.
-    set_configuration(reader, f"forges.{name}.kind", config.kind)
-    if config.url is not None:
-        set_configuration(reader, f"forges.{name}.url", config.url)
-    if token:
-        keep_secret(reader, entry.token, read=lambda: token)
-    return msgspec.structs.replace(_account(reader, entry), login=account.login, lacks=account.lacks)
-
-
-def log_out(reader: StateReader, name: str) -> AccountDocument:
-    """Remove the stored token of an account; its configuration stays. Raises `NotFoundError`."""
-    from chargehand.app.configuration import remove_secret
-
-    entry = ForgeAccounts(reader).entry(name)
-    remove_secret(reader, entry.token)
-    return _account(reader, entry)
 
 
 # --- taking an issue
@@ -170,7 +85,7 @@ def take_issue(app: App, address: str, request: RunRequest, *, confirm_trust: Co
         )
     accounts = ForgeAccounts(app)
     entry, found = accounts.find(address)
-    with accounts.open(entry.name) as forge:
+    with accounts.open(entry.name, found.repository) as forge:
         issue = _require_open(forge, found)
         return _take(app, entry, forge, issue, request, confirm_trust=confirm_trust, again=True)
 
@@ -188,21 +103,6 @@ def _require_open(forge: Forge, address: IssueAddress) -> ForgeIssue:
     return issue
 
 
-def _require_writable(repository: ForgeRepository) -> str:
-    """Return the default branch. Raises `ForgeError`."""
-    if repository.archived:
-        raise ForgeError("refused", f"{repository.name} is archived", hint="unarchive it at the forge")
-    if repository.right not in ("write", "admin"):
-        raise ForgeError(
-            "forbidden",
-            f"the account may only {repository.right or 'read'} {repository.name}",
-            hint="give it write right there: it pushes a branch and opens a request",
-        )
-    if repository.default_branch is None:
-        raise ForgeError("refused", f"{repository.name} has no commit", hint="push a first commit")
-    return repository.default_branch
-
-
 def _take(
     app: App,
     entry: ForgeEntry,
@@ -215,17 +115,19 @@ def _take(
     comments: Sequence[ForgeComment] | None = None,
 ) -> str:
     repository = forge.repository(issue.repository)
-    target = entry.config.target or _require_writable(repository)
-    _require_writable(repository)
+    target = entry.config.target or require_writable(repository)
+    require_writable(repository)
     if comments is None:
         comments = forge.comments(issue.repository, issue.number)
     clone = update_clone(app.home, entry.name, forge, repository, target)
-    request, plan = plan_request(
-        app, dataclasses.replace(request, issue=None, text=issue_request(issue, comments), repo=clone, base=target)
+    request = dataclasses.replace(
+        request, issue=None, text=issue_request(issue, comments), repo=clone, base=target
     )
     # Before the claim, which people see: whatever can fail without it takes no issue.
-    prepare_run(app, request, confirm_trust=confirm_trust)
-    branch = _free_branch(forge, issue, f"chargehand/issue-{issue.number}-{branch_slug(issue.title)}")
+    config = app.user_configuration().config
+    read = partial(request_settings, config, app.preparation, entry, repository.name, clone, target)
+    request, plan, settings = prepare_issue(app, request, read, confirm_trust=confirm_trust)
+    branch = _free_branch(forge, issue, branch_name(settings, issue, branch_slug(issue.title), target))
     mission = new_id("mission")
     own, holds = claim_issue(
         forge,
@@ -244,7 +146,9 @@ def _take(
             code="issue_taken",
             hint="wait until it ends; a person with write right can end it with a comment /stop there",
         )
-    link = _link_to(issue, entry, own, branch=branch, target=target)
+    if entry.config.assign:
+        assign_account(forge, issue.repository, issue.number, own.comment.author, assigned=True)
+    link = _link_to(issue, entry, own, branch=branch, target=target, settings=settings)
     story = Story(
         mission=mission,
         account=entry.name,
@@ -265,7 +169,9 @@ def _take(
     return mission
 
 
-def _link_to(issue: ForgeIssue, entry: ForgeEntry, own: Claim, *, branch: str, target: str) -> IssueLink:
+def _link_to(
+    issue: ForgeIssue, entry: ForgeEntry, own: Claim, *, branch: str, target: str, settings: RequestsConfig
+) -> IssueLink:
     return IssueLink(
         account=entry.name,
         repository=issue.repository,
@@ -277,6 +183,7 @@ def _link_to(issue: ForgeIssue, entry: ForgeEntry, own: Claim, *, branch: str, t
         after=own.mark.after,
         branch=branch,
         target=target,
+        settings=recorded_settings(settings),
     )
 
 
@@ -284,7 +191,11 @@ def _free_branch(forge: Forge, issue: ForgeIssue, name: str) -> str:
     """Return a branch that no earlier mission of the issue has used."""
     for number in range(1, 100):
         branch = name if number == 1 else f"{name}-{number}"
-        if not forge.find_requests(issue.repository, branch):
+        is_usual = branch.startswith("chargehand/")
+        if forge.find_requests(issue.repository, branch):
+            continue
+        # A name that people chose may be that of a branch of theirs.
+        if is_usual or forge.branch(issue.repository, branch) is None:
             return branch
     raise ForgeError("refused", f"the branches {name}… are all taken", hint="delete some of them")
 
@@ -387,8 +298,10 @@ class ForgeWatch:
         memo = self._memos.load()
         since = datetime.fromisoformat(memo.looked[key]) if key in memo.looked else None
         taken, latest, failed = 0, since, False
-        with self._accounts.open(entry.name) as forge:
-            for issue in forge.issues(repository, label=config.label, assignee=config.assignee, since=since):
+        own = user_repository(self._app.user_configuration().config, entry, repository)
+        label = config.label if own.label is None else own.label
+        with self._accounts.open(entry.name, repository) as forge:
+            for issue in forge.issues(repository, label=label, assignee=config.assignee, since=since):
                 latest = max(latest or issue.updated, issue.updated)
                 story = f"{entry.name}:{issue.repository}#{issue.number}"
                 if story not in self._memos.load().stories:

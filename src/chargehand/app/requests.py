@@ -19,6 +19,7 @@ from chargehand.app.worker import ensure_worker
 from chargehand.configuration.areas import meet_areas
 from chargehand.configuration.records import ResolvedConfig
 from chargehand.configuration.run_options import RunRequest
+from chargehand.core.config import RequestsConfig
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.core.events import read_payload
 from chargehand.core.ids import keyed_id
@@ -68,6 +69,26 @@ def plan_request(app: App, request: RunRequest) -> tuple[RunRequest, Plan | Plan
     known = tuple(task.id for task in plan.tasks) if isinstance(plan, Plan) else () if plan is None else None
     parse_breakpoints(request.break_at, known)
     return request, plan
+
+
+def prepare_issue(
+    app: App, request: RunRequest, read: Callable[[], RequestsConfig], *, confirm_trust: ConfirmTrust | None
+) -> tuple[RunRequest, Plan | PlanWanted | None, RequestsConfig]:
+    """Return the request of an issue with its plan and the settings that `read` returns, if it can be carried out.
+
+    Role and team of the settings count unless the request names its own. Raises as `plan_request`, `prepare_run`.
+    """
+    settings = read()
+    while True:
+        asked = request
+        if not (request.role or request.team or request.plan):
+            asked = dataclasses.replace(request, role=settings.role, team=settings.team)
+        asked, plan = plan_request(app, asked)
+        runs.prepare_run(app, asked, confirm_trust=confirm_trust)
+        # A person may have trusted the repository's file just now.
+        before, settings = settings, read()
+        if settings == before:
+            return asked, plan, settings
 
 
 def _resolve_plan(app: App, request: RunRequest) -> tuple[RunRequest, Plan | PlanWanted | None]:

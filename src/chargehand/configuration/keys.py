@@ -28,6 +28,8 @@ from chargehand.core.config import (
     McpConfig,
     ModelConfig,
     ProjectConfig,
+    RepositoryConfig,
+    RequestsConfig,
     RoleConfig,
     RolloutConfig,
     SandboxConfig,
@@ -60,6 +62,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("traces", TracesConfig),
     ("decisions", DecisionsConfig),
     ("extensions", ExtensionsConfig),
+    ("requests", RequestsConfig),
 )
 AGENTS = "agents"
 MODELS = "models"
@@ -67,6 +70,7 @@ ROLES = "roles"
 MCP = "mcp"
 ROLLOUTS = "rollouts"
 FORGES = "forges"
+REPOSITORIES = "repositories"
 # The tables of tables: `[agents.NAME]`, `[models.NAME]` and so on.
 NAMED: dict[str, type] = {
     AGENTS: AgentConfig,
@@ -75,6 +79,7 @@ NAMED: dict[str, type] = {
     MCP: McpConfig,
     ROLLOUTS: RolloutConfig,
     FORGES: ForgeConfig,
+    REPOSITORIES: RepositoryConfig,
 }
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Placeholder for an entry's name in the table.
@@ -419,6 +424,22 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         late_pattern(r"(?!.*(?:\.\.|//|/\.|\.lock/))[A-Za-z0-9_][A-Za-z0-9._/-]{0,98}[/_-]"),
         "not the beginning of a branch's name",
         "write letters, digits, '.', '_', '-' and '/', with '/', '_' or '-' at the end, such as 'team/agent/'",
+    ),
+    (
+        "branch",
+        # The number stays apart from other digits, so that two issues never have the same branch.
+        late_pattern(
+            r"(?=.*(?<![0-9}])\{number\}(?![0-9{]))(?!.*(?:\.\.|//|/\.|\.lock(?:/|\Z)))"
+            r"(?:[A-Za-z0-9_]|\{(?:number|slug)\})(?:[A-Za-z0-9._/-]|\{(?:number|slug)\}){0,98}(?<![./])"
+        ),
+        "not the name of a branch with the issue's number",
+        "write letters, digits, '.', '_', '-', '/', {slug}, and {number} apart from digits: 'fix/{number}-{slug}'",
+    ),
+    (
+        "template",
+        late_pattern(r"(?:[^{}\x00-\x08\ud800-\udfff]|\{(?:number|title|author|url|repository)\}){1,4000}"),
+        "not a template",
+        "use {number}, {title}, {author}, {url} and {repository}, no other braces, and at most 4,000 characters",
     ),
     # An empty text means that no setup is wanted.
     ("setup", late_pattern(r"|.*\S.*", re.DOTALL), "an empty command", ""),

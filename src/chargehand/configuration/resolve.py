@@ -21,6 +21,7 @@ from chargehand.configuration.keys import (
     MCP,
     MODELS,
     NAMED,
+    REPOSITORIES,
     ROLES,
     ROLLOUTS,
     SECTIONS,
@@ -63,7 +64,14 @@ DEFAULT = "default"
 # The largest repository file that is read, in bytes: the file is untrusted.
 LARGEST_FILE = 1 << 20
 # Tables whose entries in a repository's file need trust as a whole: they spend keys or start servers.
-_OWNED = {MODELS: "model", ROLES: "role", MCP: "MCP server", ROLLOUTS: "roll-out", FORGES: "account at a forge"}
+_OWNED = {
+    MODELS: "model",
+    ROLES: "role",
+    MCP: "MCP server",
+    ROLLOUTS: "roll-out",
+    FORGES: "account at a forge",
+    REPOSITORIES: "repository",
+}
 
 
 def default_value(key: ConfigKey) -> SourcedValue:
@@ -161,6 +169,7 @@ def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, Sourc
             message = f"the MCP server {server!r} has no command"
             raise config_error(place, message, 'add command = ["program", "argument", …]')
     _check_rollouts(said, known)
+    _check_repositories(said, known)
     for dotted, value in said.items():
         section, *_, field = dotted.split(".")
         referred: Any = (value.value,) if isinstance(value.value, str) else value.value
@@ -182,6 +191,14 @@ def _check_rollouts(said: Mapping[str, SourcedValue], known: Mapping[str, Source
         if ("model" in has) == ("policy" in has) or ("agent" in has and "model" not in has):
             message = f"the roll-out {name!r} needs either a model, for which an agent may be named, or a policy"
             raise config_error(next(iter(has.values())).place, message, 'add model = "…" or policy = "learned"')
+
+
+def _check_repositories(said: Mapping[str, SourcedValue], known: Mapping[str, SourcedValue]) -> None:
+    for name in entry_names(said, REPOSITORIES):
+        if f"{REPOSITORIES}.{name}.repository" not in known:
+            place = next(iter(entry_values(said, REPOSITORIES, name).values())).place
+            message = f"[{REPOSITORIES}.{name}] does not say which repository it is for"
+            raise config_error(place, message, 'add repository = "OWNER/NAME"')
 
 
 # Commands of a repository's file: they run in the directory of the file.

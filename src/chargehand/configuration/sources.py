@@ -16,6 +16,7 @@ from chargehand.configuration.keys import (
     MCP,
     MODELS,
     NAMED,
+    REPOSITORIES,
     ROLES,
     ROLLOUTS,
     ConfigKey,
@@ -221,6 +222,7 @@ _ENTRY_KINDS = {
     MCP: ("an MCP server", 'command = ["program", …]'),
     ROLLOUTS: ("a roll-out", 'model = "…"'),
     FORGES: ("an account at a forge", 'kind = "github"'),
+    REPOSITORIES: ("a repository", 'repository = "OWNER/NAME"'),
 }
 
 

@@ -409,6 +409,21 @@ class ForgeConfig(Struct, frozen=True, kw_only=True):
     token: Annotated[
         str | None, KeySpec("name of the secret with the token; absent: NAME_TOKEN", form="secret")
     ] = None
+    app: Annotated[
+        str | None,
+        KeySpec("id or client id of the GitHub App that it signs in as, instead of a token", form="login"),
+    ] = None
+    app_key: Annotated[str | None, KeySpec("file of the App's private key, mode 0600", form="path")] = None
+    installation: Annotated[
+        int | None, KeySpec("id of the App's installation; absent: that of the repository")
+    ] = None
+    git_key: Annotated[
+        str | None,
+        KeySpec("private key by which git reads and writes over ssh; absent: git uses the token", form="path"),
+    ] = None
+    git_known_hosts: Annotated[
+        str | None, KeySpec("file of host keys that ssh accepts with git_key; absent: its usual ones", form="path")
+    ] = None
     webhook_secret: Annotated[
         str | None, KeySpec("name of the secret that signs its webhooks; absent: none is accepted", form="secret")
     ] = None
@@ -422,6 +437,7 @@ class ForgeConfig(Struct, frozen=True, kw_only=True):
         "chargehand"
     )
     assignee: Annotated[str, KeySpec("account that it must be assigned to; '': any", form="label")] = ""
+    assign: Annotated[bool, KeySpec("whether an issue is assigned to the account while it is worked on")] = False
     authors: Annotated[
         Literal["write", "anyone"], KeySpec("whose issues are taken: of people with write right, or of anyone")
     ] = "write"
@@ -439,6 +455,53 @@ class ForgeConfig(Struct, frozen=True, kw_only=True):
         KeySpec("who merges: a person, or Chargehand once a person approved and all checks are green"),
     ] = "person"
     merge_method: Annotated[Literal["merge", "squash", "rebase"], KeySpec("how it merges")] = "merge"
+    delete_branch: Annotated[
+        bool, KeySpec("whether the branch of a merged request is deleted, unless it has other commits")
+    ] = False
+
+
+class RequestsConfig(Struct, frozen=True, kw_only=True):
+    """[requests]: how missions of issues name their branches and requests."""
+
+    branch: Annotated[
+        str | None,
+        KeySpec(
+            "name of the branch, with {number} and {slug}; absent: chargehand/issue-{number}-{slug}", form="branch"
+        ),
+    ] = None
+    title: Annotated[
+        str | None,
+        KeySpec("title of the request, with fields as in body; absent: {title} (#{number})", form="template"),
+    ] = None
+    body: Annotated[
+        str | None,
+        KeySpec(
+            "text above the evidence of a request, with {number}, {title}, {author}, {url} and {repository} of the"
+            " issue",
+            form="template",
+        ),
+    ] = None
+    labels: Annotated[tuple[str, ...], KeySpec("labels of the request", form="label")] = ()
+    reviewers: Annotated[
+        tuple[str, ...], KeySpec("people who are asked to review it; []: forges.NAME.reviewers", form="name")
+    ] = ()
+    merge_method: Annotated[
+        Literal["merge", "squash", "rebase"] | None,
+        KeySpec("how it is merged, if Chargehand may; absent: forges.NAME.merge_method"),
+    ] = None
+    role: Annotated[str | None, KeySpec("role of the mission; absent: developer", form="name")] = None
+    team: Annotated[str | None, KeySpec("team of the mission; absent: none", form="name")] = None
+
+
+# Read from the user's own configuration alone, since `label` decides what is worked on.
+class RepositoryConfig(RequestsConfig, frozen=True, kw_only=True):
+    """[repositories.NAME]: settings of one repository, before those of [requests]; only your own file counts."""
+
+    repository: Annotated[str | None, KeySpec("the repository at the forge, as OWNER/NAME", form="name")] = None
+    forge: Annotated[str | None, KeySpec("the account of [forges]; absent: any", form="name")] = None
+    label: Annotated[
+        str | None, KeySpec("label that its issues must have to be taken; absent: forges.NAME.label", form="label")
+    ] = None
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -451,6 +514,8 @@ class Config(Struct, frozen=True, kw_only=True):
     mcp: dict[str, McpConfig] = {}
     rollouts: dict[str, RolloutConfig] = {}
     forges: dict[str, ForgeConfig] = {}
+    requests: RequestsConfig = RequestsConfig()
+    repositories: dict[str, RepositoryConfig] = {}
     limits: LimitsConfig = LimitsConfig()
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()

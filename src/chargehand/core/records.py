@@ -365,6 +365,16 @@ FlakyPolicy = Literal["ask", "accept", "refuse"]
 QuestionKind = Literal["clarification", "permission", "decision", "risk"]
 
 
+class RequestSettings(Struct, frozen=True, kw_only=True):
+    """How the request of an issue looks; `None` and () leave it to the account's settings at the time."""
+
+    title: str | None = None
+    body: str | None = None
+    labels: tuple[str, ...] = ()
+    reviewers: tuple[str, ...] = ()
+    merge_method: Literal["merge", "squash", "rebase"] | None = None
+
+
 class IssueLink(Struct, frozen=True, kw_only=True):
     """The issue of a forge that a mission resolves, as it was when the mission was recorded.
 
@@ -373,6 +383,7 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     `target`. In a further round `request` is the number of that request, `round` counts from 0, and `remarks` are
     the keys of the review remarks that the mission answers. `onto` is the commit of the request's branch that the
     result has to contain, if its base is not made from that: `target` has moved, and the mission merges both.
+    `settings` are those that held when it was taken.
     """
 
     account: str
@@ -389,6 +400,7 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
     after: int = 0
     onto: str = ""
+    settings: RequestSettings = RequestSettings()
 
 
 class MissionRequest(Struct, frozen=True, kw_only=True):

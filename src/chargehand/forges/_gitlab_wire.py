@@ -48,6 +48,7 @@ class GitlabProject(Struct, frozen=True):
     path_with_namespace: str
     web_url: str = ""
     http_url_to_repo: str = ""
+    ssh_url_to_repo: str = ""
     default_branch: str | None = None
     empty_repo: bool = False
     archived: bool = False

@@ -56,6 +56,7 @@ class WireRepository(Struct, frozen=True):
     full_name: str = ""
     html_url: str = ""
     clone_url: str = ""
+    ssh_url: str = ""
     default_branch: str | None = None
     archived: bool = False
     empty: bool = False
@@ -176,6 +177,7 @@ def to_repository(wire: WireRepository) -> ForgeRepository:
         name=wire.full_name,
         url=wire.html_url,
         clone_url=wire.clone_url,
+        ssh_url=wire.ssh_url,
         default_branch=None if wire.empty else wire.default_branch,
         archived=wire.archived,
         right=right,

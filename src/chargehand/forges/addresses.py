@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from chargehand.forges.contract import IssueAddress
 
@@ -12,6 +12,12 @@ _LONGEST = 2_000
 _NAME = re.compile(r"(?!\.{1,2}$|-$)[A-Za-z0-9_.-]+")
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 _KINDS = {"issues": False, "work_items": False, "pull": True, "pulls": True, "merge_requests": True}
+
+
+def github_api(url: str, api: str) -> str:
+    """Return the address of GitHub's API: `api` if given, else the usual one of the pages at `url`."""
+    usual = "https://api.github.com" if urlsplit(url).netloc == "github.com" else f"{url}/api/v3"
+    return api.rstrip("/") or usual
 
 
 def parse_issues_and_pulls(path: str) -> IssueAddress | None:

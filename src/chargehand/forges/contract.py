@@ -68,22 +68,34 @@ class ForgeAccount(Struct, frozen=True, kw_only=True):
     lacks: tuple[str, ...] | None = None
 
 
+class GitKey(Struct, frozen=True):
+    """The private key for git over ssh, and a file of known host keys; `None`: ssh's usual ones."""
+
+    file: Path
+    known_hosts: Path | None = None
+
+
 class GitLogin(Struct, frozen=True):
-    """User name and password for git over https; never given to a sandbox."""
+    """How git logs in: by user and password over https, or by `key` over ssh; never given to a sandbox."""
 
     user: str
     password: str
+    key: GitKey | None = None
 
     def __repr__(self) -> str:
         return f"GitLogin({self.user!r}, …)"
 
 
 class ForgeRepository(Struct, frozen=True, kw_only=True):
-    """A repository; `name` is OWNER/NAME as it is now. `default_branch` is `None` if it has no commit."""
+    """A repository; `name` is OWNER/NAME as it is now. `default_branch` is `None` if it has no commit.
+
+    `clone_url` is for https, `ssh_url` for ssh, "" if the forge has no ssh.
+    """
 
     name: str
     url: str
     clone_url: str
+    ssh_url: str = ""
     default_branch: str | None
     archived: bool = False
     right: Right = "none"  # of the token's account
@@ -205,7 +217,7 @@ class Forge(Protocol):
         ...
 
     def git_login(self) -> GitLogin | None:
-        """Return the login for git over https, `None` if git needs no login."""
+        """Return the login for git, `None` if git needs no login."""
         ...
 
     def repository(self, repository: str) -> ForgeRepository:
@@ -261,10 +273,6 @@ class Forge(Protocol):
 
     def branch(self, repository: str, name: str) -> str | None:
         """Return the commit of a branch, `None` if it does not exist."""
-        ...
-
-    def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch; may be repeated."""
         ...
 
     def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
@@ -343,17 +351,25 @@ class Forge(Protocol):
 class ForgeSetup(Struct, frozen=True, kw_only=True):
     """The parameters of opening a forge: `url` is the address of its pages, `api` of its API, "" for the usual.
 
-    `authority` is a file of certificates to trust in addition. `sleep` waits between retries.
+    `authority` is a file of certificates to trust in addition. `sleep` waits between retries. `account` is that of
+    the token if its sign-in says so: a token of a GitHub App cannot ask. `git_key` is used by git instead of the
+    token.
     """
 
     url: str
     api: str = ""
     token: str = ""
     authority: Path | None = None
+    account: ForgeAccount | None = None
+    git_key: GitKey | None = None
     sleep: Callable[[float], None]
 
     def __repr__(self) -> str:
         return f"ForgeSetup({self.url!r}, …)"
+
+    def git_login(self, user: str) -> GitLogin:
+        """Return the login for git: the token is the password, unless a key is given."""
+        return GitLogin("", "", self.git_key) if self.git_key else GitLogin(user, self.token)
 
 
 class IssueAddress(Struct, frozen=True):
@@ -364,11 +380,21 @@ class IssueAddress(Struct, frozen=True):
     is_request: bool = False
 
 
+class DeviceEndpoints(Struct, frozen=True, kw_only=True):
+    """The paths of the OAuth device flow (RFC 8628) below the forge's address, and the scopes to ask for."""
+
+    start: str
+    token: str
+    scopes: tuple[str, ...]
+
+
 class ForgeKind(Struct, frozen=True, kw_only=True):
     """A kind of forge: its usual address, the usual name of its token's secret, and how to open one.
 
     `parse` reads the path of a page below the forge's address, `None` for another page. `scopes` are the least
-    that a token needs, in the forge's words.
+    that a token needs, in the forge's words. `prefixes` begin tokens that no other kind of forge accepts. `device`
+    is `None` without the device flow; `token_page` is where people create a token, below the forge's address.
+    `has_apps`: the forge knows GitHub Apps.
     """
 
     open: Callable[[ForgeSetup], Forge]
@@ -376,3 +402,7 @@ class ForgeKind(Struct, frozen=True, kw_only=True):
     url: str = ""
     token: str = ""
     scopes: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    device: DeviceEndpoints | None = None
+    token_page: str = ""
+    has_apps: bool = False

@@ -153,8 +153,8 @@ class GiteaForge:
         return ForgeAccount(login=self._login)
 
     def git_login(self) -> GitLogin | None:
-        """Return the login for git: the token is the password."""
-        return GitLogin(self._login or self.account().login, self._setup.token)
+        """Return the login for git."""
+        return self._setup.git_login("" if self._setup.git_key else self._login or self.account().login)
 
     def repository(self, repository: str) -> ForgeRepository:
         """Return a repository."""
@@ -274,10 +274,6 @@ class GiteaForge:
                 raise
             self.repository(repository)
             return None
-
-    def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch."""
-        self._repeatable("DELETE", f"{_place(repository)}/branches/{segment(name)}")
 
     def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
         """Return the requests from a branch, the newest first; all requests are read, since none can be sought."""
@@ -496,4 +492,5 @@ KIND = ForgeKind(
     parse=parse_issues_and_pulls,
     token="GITEA_TOKEN",
     scopes=("write:repository", "write:issue", "read:user"),
+    token_page="/user/settings/applications",
 )

@@ -37,9 +37,10 @@ from chargehand.forges._wire import (
     to_request,
     to_reviews,
 )
-from chargehand.forges.addresses import parse_issues_and_pulls
+from chargehand.forges.addresses import github_api, parse_issues_and_pulls
 from chargehand.forges.contract import (
     CommitStatus,
+    DeviceEndpoints,
     ForgeAccount,
     ForgeComment,
     ForgeError,
@@ -87,8 +88,7 @@ class GithubForge:
     def __init__(self, setup: ForgeSetup, *, page: int = _PAGE) -> None:
         self.url = setup.url.rstrip("/")
         self._setup, self._page = setup, page
-        usual = "https://api.github.com" if urlsplit(self.url).netloc == "github.com" else f"{self.url}/api/v3"
-        base = setup.api.rstrip("/") or usual
+        base = github_api(self.url, setup.api)
         # Enterprise servers have REST at /api/v3 and GraphQL at /api/graphql.
         self._graph_base = base.removesuffix("/v3")
         headers = {"accept": "application/vnd.github+json", "x-github-api-version": _VERSION}
@@ -104,21 +104,27 @@ class GithubForge:
 
     def account(self) -> ForgeAccount:
         """Return the account of the token; fine-grained tokens do not say what they lack."""
+        if self._setup.account is not None:
+            return self._setup.account
         reply = self._rest.get(f"{self._rest.base}/user", fresh=True)
         user: WireUser = self._rest.decode(reply, WireUser)
         given = reply.headers.get("x-oauth-scopes")
         scopes = {each.strip() for each in (given or "").split(",")}
-        lacks = None if given is None else tuple(each for each in _SCOPES if each not in scopes)
+        # Tokens that a GitHub App got for a person have permissions in place of scopes.
+        is_unknown = given is None or self._setup.token.startswith("ghu_")
+        lacks = None if is_unknown else tuple(each for each in _SCOPES if each not in scopes)
         return ForgeAccount(login=user.login, lacks=lacks)
 
     def git_login(self) -> GitLogin | None:
-        """Return the login for git: the token is the password."""
-        return GitLogin("x-access-token", self._setup.token)
+        """Return the login for git."""
+        return self._setup.git_login("x-access-token")
 
     def repository(self, repository: str) -> ForgeRepository:
         """Return a repository."""
         wire = self._rest.read(_place(repository), WireRepository)
         found = to_repository(wire)
+        if self._setup.account is not None:
+            found = msgspec.structs.replace(found, right=self._own_right())
         # GitHub names a default branch also for a repository without commits.
         if wire.default_branch and self._commit(wire.full_name, wire.default_branch) is None:
             return msgspec.structs.replace(found, default_branch=None)
@@ -126,6 +132,8 @@ class GithubForge:
 
     def right(self, repository: str, login: str) -> Right:
         """Return the present right of a person."""
+        if self._setup.account is not None and login.lower() == self._setup.account.login.lower():
+            return self._own_right()
         path = f"{_place(repository)}/collaborators/{segment(login)}/permission"
         try:
             found = self._rest.read(path, WirePermission, fresh=True).permission
@@ -218,14 +226,6 @@ class GithubForge:
         if found is None:
             self._rest.read(_place(repository), WireRepository)  # raises if the repository is missing
         return found
-
-    def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch."""
-        try:
-            self._rest.change("DELETE", f"{_place(repository)}/git/refs/heads/{quote(name)}")
-        except ForgeError as error:
-            if error.problem not in ("missing", "refused") or self._commit(repository, name) is not None:
-                raise
 
     def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
         """Return the requests from a branch, the newest first."""
@@ -357,6 +357,11 @@ class GithubForge:
         for hook in [hook for hook in self._rest.pages(path, WireHook) if hook.config.get("url") == address]:
             self._repeatable("DELETE", f"{path}/{hook.id}")
 
+    def _own_right(self) -> Right:
+        # An App is no collaborator: its installation's permissions count, and its token is for one repository.
+        lacks = self._setup.account.lacks if self._setup.account else ()
+        return "read" if "contents: write" in (lacks or ()) else "write"
+
     def _commit(self, repository: str, name: str) -> str | None:
         try:
             path = f"{_place(repository)}/git/ref/heads/{quote(name)}"
@@ -450,5 +455,13 @@ def _refine(reply: WebReply, text: str, problem: ForgeProblem) -> ForgeProblem:
 
 
 KIND = ForgeKind(
-    open=GithubForge, parse=parse_issues_and_pulls, url="https://github.com", token="GITHUB_TOKEN", scopes=_SCOPES
+    open=GithubForge,
+    parse=parse_issues_and_pulls,
+    url="https://github.com",
+    token="GITHUB_TOKEN",
+    scopes=_SCOPES,
+    prefixes=("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    device=DeviceEndpoints(start="/login/device/code", token="/login/oauth/access_token", scopes=_SCOPES),
+    token_page="/settings/tokens",
+    has_apps=True,
 )

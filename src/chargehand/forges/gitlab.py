@@ -33,6 +33,7 @@ from chargehand.forges._rest import RestClient, multipart, segment
 from chargehand.forges.addresses import parse_gitlab
 from chargehand.forges.contract import (
     CommitStatus,
+    DeviceEndpoints,
     ForgeAccount,
     ForgeComment,
     ForgeError,
@@ -109,8 +110,8 @@ class GitlabForge:
         return ForgeAccount(login=login, lacks=tuple(each for each in _SCOPES if each not in scopes))
 
     def git_login(self) -> GitLogin | None:
-        """Return the login for git: the token is the password."""
-        return GitLogin("oauth2", self._setup.token)
+        """Return the login for git."""
+        return self._setup.git_login("oauth2")
 
     def repository(self, repository: str) -> ForgeRepository:
         """Return a repository."""
@@ -123,6 +124,7 @@ class GitlabForge:
             name=wire.path_with_namespace,
             url=wire.web_url,
             clone_url=wire.http_url_to_repo,
+            ssh_url=wire.ssh_url_to_repo,
             default_branch=None if wire.empty_repo else wire.default_branch,
             archived=wire.archived,
             right=_right(max(levels, default=10)),  # whoever sees it can read it
@@ -250,10 +252,6 @@ class GitlabForge:
                 raise
             self._rest.read(_place(repository), GitlabProject)  # raises if the repository is missing
             return None
-
-    def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch."""
-        self._repeatable(repository, "DELETE", f"{_place(repository)}/repository/branches/{segment(name)}")
 
     def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
         """Return the requests from a branch, the newest first."""
@@ -519,4 +517,7 @@ KIND = ForgeKind(
     url="https://gitlab.com",
     token="GITLAB_TOKEN",
     scopes=_SCOPES,
+    prefixes=("glpat-", "glft-", "gloas-", "glagent-"),
+    device=DeviceEndpoints(start="/oauth/authorize_device", token="/oauth/token", scopes=_SCOPES),
+    token_page="/-/user_settings/personal_access_tokens",
 )

@@ -199,19 +199,6 @@ class LocalForge:
         self._require(repository, "read")
         return find_branch(self.directory, repository, name)
 
-    def delete_branch(self, repository: str, name: str) -> None:
-        """Delete a branch and close the open requests from it."""
-        with self._change(repository, "write") as settings:
-            if name in (settings.default_branch, *settings.protected):
-                raise ForgeError("refused", f"the branch {name!r} of {repository} is protected")
-            commit = find_branch(self.directory, repository, name)
-            if commit is None:
-                return
-            for item in self.directory.items(repository):
-                if item.head == name and item.is_open:
-                    self._save(repository, changed(item, is_open=False, head_commit=commit), item)
-            self.directory.git(repository, "update-ref", "-d", f"refs/heads/{name}", commit)
-
     def find_requests(self, repository: str, head: str) -> Sequence[ForgeRequest]:
         """Return the requests from a branch, the newest first."""
         self._require(repository, "read")

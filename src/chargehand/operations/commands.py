@@ -41,6 +41,7 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("config get", "config list", "config unset", "config path", "config edit"), _HERE),
     "branch clean": _HERE,
     **dict.fromkeys(("forge login", "forge logout", "forge list", "forge test", "forge watch"), _HERE),
+    **dict.fromkeys(("forge hook add", "forge hook remove", "forge hook list"), _HERE),
     **dict.fromkeys(
         ("secret set", "secret list", "secret remove", "config set", "model add", "policy allow"), _HERE
     ),

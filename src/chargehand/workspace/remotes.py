@@ -6,6 +6,7 @@ import base64
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
@@ -55,10 +56,16 @@ class Remote(Struct, frozen=True, kw_only=True):
 
 
 class RemoteLogin(Struct, frozen=True):
-    """User name and password for a remote; git gets them in its environment, which others cannot read."""
+    """User name and password for a remote; git gets them in its environment, which others cannot read.
+
+    With `key`, a private key's file, ssh logs in with exactly that one instead; `known_hosts` is a file of the
+    host keys to accept, "" for ssh's usual ones.
+    """
 
     user: str
     password: str
+    key: str = ""
+    known_hosts: str = ""
 
     def __repr__(self) -> str:
         return f"RemoteLogin({self.user!r}, …)"
@@ -163,6 +170,15 @@ def update_command(clone: Repository, remote: Remote, branch: str, login: Remote
     return _command(clone.git, remote, *words, "--", remote.url, f"+{ref}:{ref}", login=login)
 
 
+def delete_command(
+    clone: Repository, remote: Remote, branch: str, commit: str, login: RemoteLogin | None
+) -> HostCommand:
+    """Return the command that deletes a branch of a remote if it still is at `commit`."""
+    ref = f"refs/heads/{branch}"
+    words = ("push", "--porcelain", "--no-verify", "--no-recurse-submodules", f"--force-with-lease={ref}:{commit}")
+    return _command(clone.git, remote, *words, "--", remote.url, f":{ref}", login=login)
+
+
 def _command(git: Git, remote: Remote, *words: str, login: RemoteLogin | None = None) -> HostCommand:
     argv, environment = git.command(*words)
     own = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
@@ -180,14 +196,18 @@ def _command(git: Git, remote: Remote, *words: str, login: RemoteLogin | None = 
             if key:
                 # A key without `=` is true; a key with an empty value is false.
                 configured.append((key, value if line else "true"))
-    if login is not None:
+    if login is not None and login.key:
+        own["GIT_SSH_COMMAND"], own["GIT_SSH_VARIANT"] = _ssh_command(login), "ssh"
+    elif login is not None:
         basic = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
         # For this address alone, and instead of the user's helpers, which could ask or know another account.
         configured += [
             ("credential.helper", ""),
             (f"http.{remote.url}.extraHeader", f"Authorization: Basic {basic}"),
         ]
-    if any(key == "core.sshcommand" for key, _ in configured) and "GIT_SSH_COMMAND" not in os.environ:
+    has_key = login is not None and bool(login.key)
+    configures_ssh = any(key == "core.sshcommand" for key, _ in configured)
+    if configures_ssh and "GIT_SSH_COMMAND" not in os.environ and not has_key:
         del own["GIT_SSH_COMMAND"]
     settings: dict[str, str] = {}  # in the environment: others could read the arguments of a process
     for number, (key, value) in enumerate(configured):
@@ -199,6 +219,17 @@ def _command(git: Git, remote: Remote, *words: str, login: RemoteLogin | None = 
         # The depot's environment wins, so only the settings picked above apply of the user's git configuration.
         environment={**own, **environment, "GIT_ALLOW_PROTOCOL": remote.protocol, **settings},
     )
+
+
+def _ssh_command(login: RemoteLogin) -> str:
+    # Without the user's file: its keys would be offered too, and a forge takes the first that it knows, which may
+    # have more rights. `yes`: an unknown or changed host key ends the connection.
+    words = ["ssh", "-F", "none", "-i", login.key, "-oIdentitiesOnly=yes", "-oIdentityAgent=none"]
+    words += ["-oBatchMode=yes", "-oStrictHostKeyChecking=yes"]
+    if login.known_hosts:
+        # ssh splits the value at blanks, unless it is quoted.
+        words += [f'-oUserKnownHostsFile="{login.known_hosts}"', "-oGlobalKnownHostsFile=none"]
+    return shlex.join(words)
 
 
 def remote_branches(depot: Depot, remote: str) -> dict[str, str]:

@@ -2777,7 +2777,9 @@ export interface components {
          *     `account` is the entry of [forges], `claim` the id of the comment that claims the issue for the mission and
          *     shows its progress, `after` the claim that it replaces. `branch` is pushed for a request to merge it into
          *     `target`. In a further round `request` is the number of that request, `round` counts from 0, and `remarks` are
-         *     the keys of the review remarks that the mission answers.
+         *     the keys of the review remarks that the mission answers. `onto` is the commit of the request's branch that the
+         *     result has to contain, if its base is not made from that: `target` has moved, and the mission merges both.
+         *     `settings` are those that held when it was taken.
          */
         IssueLink: {
             account: string;
@@ -2797,6 +2799,18 @@ export interface components {
             remarks: string[];
             /** @default 0 */
             after: number;
+            /** @default  */
+            onto: string;
+            /**
+             * @default {
+             *       "title": null,
+             *       "body": null,
+             *       "labels": [],
+             *       "reviewers": [],
+             *       "merge_method": null
+             *     }
+             */
+            settings: components["schemas"]["RequestSettings"];
         };
         /**
          * Judgement
@@ -4090,6 +4104,22 @@ export interface components {
             identity: string | null;
             about: string;
             text: string;
+        };
+        /**
+         * RequestSettings
+         * @description How the request of an issue looks; `None` and () leave it to the account's settings at the time.
+         */
+        RequestSettings: {
+            /** @default null */
+            title: string | null;
+            /** @default null */
+            body: string | null;
+            /** @default [] */
+            labels: string[];
+            /** @default [] */
+            reviewers: string[];
+            /** @default null */
+            merge_method: ("merge" | "rebase" | "squash") | null;
         };
         /**
          * RestoreDocument

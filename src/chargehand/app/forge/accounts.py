@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from chargehand.core.config import ForgeConfig
+from chargehand.app.forge.entries import ForgeEntry as ForgeEntry
+from chargehand.app.forge.sign_in import (
+    ForgeToken,
+    SignIns,
+    forge_setup,
+    read_private_key,
+    refuse_foreign,
+    require_encrypted,
+    with_sign_in_hint,
+)
 from chargehand.core.errors import NotFoundError, UsageError, nearest
-from chargehand.forges.contract import Forge, ForgeKind, ForgeSetup, IssueAddress
+from chargehand.forges.contract import Forge, ForgeAccount, ForgeError, ForgeRepository, GitKey, IssueAddress
+from chargehand.forges.grants import read_grant
 from chargehand.forges.registries import FORGES
-from chargehand.network.addresses import is_loopback
 from chargehand.reports.reading import StateReader
 
 
-class ForgeEntry(Struct, frozen=True, kw_only=True):
-    """An entry of [forges] with its kind; `url` is the address of its pages."""
+class AppLogin(Struct, frozen=True, kw_only=True):
+    """The settings of an account that signs in as a GitHub App; all `None` for another."""
 
-    name: str
-    config: ForgeConfig
-    kind: ForgeKind
-
-    @property
-    def url(self) -> str:
-        """The address of its pages, without a slash at its end."""
-        return (self.config.url or self.kind.url).rstrip("/")
-
-    @property
-    def token(self) -> str:
-        """The name of the secret that holds its token."""
-        return self.config.token or f"{self.name.upper().replace('-', '_')}_TOKEN"
+    app: str | None = None
+    app_key: str | None = None
+    installation: int | None = None
 
 
 class ForgeAccounts:
@@ -44,7 +44,9 @@ class ForgeAccounts:
 
     def __init__(self, reader: StateReader, *, keep: bool = False) -> None:
         self._reader, self._keep = reader, keep
-        self._kept: dict[str, tuple[ForgeEntry, str, Forge]] = {}
+        self._sign_ins = SignIns(reader)
+        # By name, and by repository if the account is a GitHub App, whose tokens are for one repository.
+        self._kept: dict[tuple[str, str], tuple[ForgeEntry, ForgeToken, Forge]] = {}
 
     def close(self) -> None:
         """Close the accounts that were kept open."""
@@ -68,19 +70,34 @@ class ForgeAccounts:
         return known[name]
 
     @contextmanager
-    def open(self, name: str) -> Iterator[Forge]:
-        """Open an account for the block. Raises `NotFoundError`, and `UsageError` (`forge_token`, `forge_url`)."""
+    def open(self, name: str, repository: str = "") -> Iterator[Forge]:
+        """Open an account for the block, to work on a repository; "" if it is not known.
+
+        Raises `NotFoundError`, `UsageError` (`forge_token`, `forge_url`, `forge_key`), and `ForgeError`.
+        """
         entry = self.entry(name)
-        token = self._reader.credentials.get(entry.token) or ""
-        known = self._kept.get(name)
+        try:
+            with self._open_known(entry, repository) as forge:
+                yield forge
+        except ForgeError as error:
+            if error.problem == "denied":
+                self._sign_ins.forget(entry)  # it was revoked before its time
+                raise with_sign_in_hint(entry, error) from None
+            raise
+
+    @contextmanager
+    def _open_known(self, entry: ForgeEntry, repository: str) -> Iterator[Forge]:
+        token = self._sign_ins.token(entry, repository)
+        key = (entry.name, repository if entry.config.app else "")
+        known = self._kept.get(key)
         if known is not None and known[:2] == (entry, token):
             yield known[2]
             return
         forge = open_entry(entry, token)
         if self._keep:
-            if known is not None:  # its configuration has changed
+            if known is not None:  # its configuration or its token has changed
                 known[2].close()
-            self._kept[name] = (entry, token, forge)
+            self._kept[key] = (entry, token, forge)
             yield forge
             return
         try:
@@ -111,34 +128,43 @@ class ForgeAccounts:
         )
 
 
-def open_entry(entry: ForgeEntry, token: str) -> Forge:
-    """Open an account with a token. Raises `UsageError` (`forge_token`, `forge_url`)."""
-    if not entry.url:
-        raise UsageError(
-            f"forges.{entry.name}: a forge of kind {entry.config.kind} needs an address",
-            code="forge_url",
-            hint=f"chargehand config set forges.{entry.name}.url https://…",
+def try_sign_in(reader: StateReader, entry: ForgeEntry, secret: str) -> ForgeAccount:
+    """Return the account of a token or grant that is not stored yet, or of a GitHub App. Raises `ForgeError`."""
+    repository = next(iter(entry.config.repositories), "")
+    if entry.config.app:
+        token = SignIns(reader).token(entry, repository)
+    else:
+        grant = read_grant(secret)
+        refuse_foreign(entry, secret)
+        token = ForgeToken(grant.access if grant else secret)
+        if entry.kind.token and not token.value:
+            raise UsageError(f"forges.{entry.name}: no token was given", code="forge_token")
+    with contextlib.closing(open_entry(entry, token)) as forge:
+        return forge.account()
+
+
+def open_entry(entry: ForgeEntry, token: ForgeToken) -> Forge:
+    """Open an account with a token. Raises `UsageError` (`forge_token`, `forge_url`, `forge_key`)."""
+    require_encrypted(entry)
+    config, key = entry.config, None
+    if config.git_key:
+        # ssh would refuse it too, in words that name neither the setting nor a way out.
+        read_private_key(Path(config.git_key), f"forges.{entry.name}.git_key")
+        key = GitKey(Path(config.git_key), Path(config.git_known_hosts) if config.git_known_hosts else None)
+    setup = forge_setup(entry, sleep=time.sleep)
+    return entry.kind.open(replace(setup, token=token.value, account=token.account, git_key=key))
+
+
+def require_writable(repository: ForgeRepository) -> str:
+    """Return the default branch of a repository that the account may push to. Raises `ForgeError`."""
+    if repository.archived:
+        raise ForgeError("refused", f"{repository.name} is archived", hint="unarchive it at the forge")
+    if repository.right not in ("write", "admin"):
+        raise ForgeError(
+            "forbidden",
+            f"the account may only {repository.right or 'read'} {repository.name}",
+            hint="give it write right there: it pushes a branch and opens a request",
         )
-    addresses = (entry.url, entry.config.api or entry.url)
-    if any(urlsplit(each).scheme == "http" and not is_loopback(each) for each in addresses):
-        raise UsageError(
-            f"forges.{entry.name}: its address is not encrypted, and the token would travel in the clear",
-            code="forge_url",
-            hint="use https://",
-        )
-    if not token and entry.kind.token:
-        raise UsageError(
-            f"forges.{entry.name} has no token: the secret {entry.token} is not set",
-            code="forge_token",
-            hint=f"chargehand forge login {entry.name}",
-        )
-    authority = entry.config.authority
-    return entry.kind.open(
-        ForgeSetup(
-            url=entry.url,
-            api=entry.config.api or "",
-            token=token,
-            authority=Path(authority) if authority else None,
-            sleep=time.sleep,
-        )
-    )
+    if repository.default_branch is None:
+        raise ForgeError("refused", f"{repository.name} has no commit", hint="push a first commit")
+    return repository.default_branch

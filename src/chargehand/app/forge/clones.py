@@ -17,28 +17,51 @@ from chargehand.core.text import printable
 from chargehand.forges.contract import Forge, ForgeError, ForgeProblem, ForgeRepository
 from chargehand.network.addresses import is_loopback
 from chargehand.workspace.depot import Depot
-from chargehand.workspace.remotes import HostCommand, Remote, RemoteLogin, push_command, update_command
+from chargehand.workspace.remotes import (
+    HostCommand,
+    Remote,
+    RemoteLogin,
+    delete_command,
+    push_command,
+    update_command,
+)
 from chargehand.workspace.repository import Repository
 
 _SECONDS = 600.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(?:/[A-Za-z0-9_.-]{1,100}){1,10}")
 _LOST = ("could not resolve host", "failed to connect", "connection", "timed out", "early eof", "rpc failed")
-_DENIED = ("authentication failed", "could not read username", "403", "401")
+_DENIED = (
+    *("authentication failed", "could not read username", "403", "401"),
+    *("permission denied (", "host key verification failed"),
+)
+# Gitea; GitHub, twice; GitLab, twice.
+_FORBIDDEN = (
+    *("not authorized to write", "marked as read only", "write access to repository not granted"),
+    *("does not have write access", "not allowed to push code"),
+)
 _REFUSED = ("protected", "non-fast-forward", "fetch first", "hook declined", "stale info", "[remote rejected]")
+_TELLING = ("fatal:", "error:", "remote:", "!", "Host key", "Gitea:", "ERROR:")
+_UNKNOWN_HOST = "compare the host's key with the published one, then add it to the file of git_known_hosts"
 _SIGNS: tuple[tuple[ForgeProblem, tuple[str, ...]], ...] = (
     ("refused", _REFUSED),
+    ("forbidden", _FORBIDDEN),
     ("denied", _DENIED),
     ("unreachable", _LOST),
 )
 
 
+def clone_path(home: Path, account: str, name: str) -> Path:
+    """Return the place of the clone of a repository. Raises `ForgeError`."""
+    if not _NAME.fullmatch(name) or ".." in name.split("/"):
+        raise ForgeError("invalid", f"{name!r} is not the name of a repository")
+    return home / "forges" / account / f"{name}.git"
+
+
 def update_clone(home: Path, account: str, forge: Forge, repository: ForgeRepository, branch: str) -> Path:
     """Return the bare clone of a repository, with `branch` as it is at the forge now. Raises `ForgeError`."""
-    if not _NAME.fullmatch(repository.name) or ".." in repository.name.split("/"):
-        raise ForgeError("invalid", f"{repository.name!r} is not the name of a repository")
     # The first command of a new state directory may be one of forges: nobody else may read what is made here.
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    place = home / "forges" / account / f"{repository.name}.git"
+    place = clone_path(home, account, repository.name)
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=place.parent) as temporary:
@@ -50,22 +73,39 @@ def update_clone(home: Path, account: str, forge: Forge, repository: ForgeReposi
                 made.rename(place)
             except OSError:  # another process made it meanwhile
                 shutil.rmtree(made, ignore_errors=True)
-    clone = Repository(path=place, git_dir=place, common_dir=place, bare=True, branch=branch)
-    remote, login = _remote(repository), _login(forge)
+    clone = _clone(place, branch)
+    login = _login(forge)
+    remote = _remote(repository, login)
     _run(update_command(clone, remote, branch, login), login, f"fetch {branch} of {repository.name}")
     return place
+
+
+def _clone(place: Path, branch: str) -> Repository:
+    return Repository(path=place, git_dir=place, common_dir=place, bare=True, branch=branch)
 
 
 def push_branch(
     depot: Depot, forge: Forge, repository: ForgeRepository, branch: str, *, commit: str, old: str | None
 ) -> None:
     """Push a commit to a branch that is at `old`, or is new; only as a fast-forward. Raises `ForgeError`."""
-    remote, login = _remote(repository), _login(forge)
+    login = _login(forge)
+    remote = _remote(repository, login)
     command = push_command(depot, remote, branch, commit=commit, old=old, force=False, login=login)
     _run(command, login, f"push {branch} to {repository.name}")
 
 
-def _remote(repository: ForgeRepository) -> Remote:
+def delete_branch(clone: Path, forge: Forge, repository: ForgeRepository, branch: str, *, commit: str) -> None:
+    """Delete a branch that is still at `commit`; git compares and deletes in one step. Raises `ForgeError`."""
+    login = _login(forge)
+    command = delete_command(_clone(clone, branch), _remote(repository, login), branch, commit, login)
+    _run(command, login, f"delete {branch} of {repository.name}")
+
+
+def _remote(repository: ForgeRepository, login: RemoteLogin | None) -> Remote:
+    if login is not None and login.key:
+        if not repository.ssh_url:
+            raise ForgeError("invalid", f"{repository.name} has no address for ssh", hint="unset git_key")
+        return Remote(name="forge", url=repository.ssh_url, protocol="ssh")
     url = repository.clone_url
     protocol = urlsplit(url).scheme
     if protocol not in ("https", "ssh", "file") and not (protocol == "http" and is_loopback(url)):
@@ -77,7 +117,10 @@ def _remote(repository: ForgeRepository) -> Remote:
 
 def _login(forge: Forge) -> RemoteLogin | None:
     login = forge.git_login()
-    return None if login is None else RemoteLogin(login.user, login.password)
+    if login is None or login.key is None:
+        return None if login is None else RemoteLogin(login.user, login.password)
+    known = login.key.known_hosts
+    return RemoteLogin("", "", key=str(login.key.file), known_hosts=str(known) if known else "")
 
 
 def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
@@ -94,9 +137,15 @@ def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
         raise ForgeError("unreachable", f"cannot {what}: git did not end in {_SECONDS:.0f} s") from None
     if done.returncode:
         said = (done.stderr + b"\n" + done.stdout).decode(errors="replace")
-        shown = Redactor({"token": login.password} if login else {}).text(printable(said)).strip()
+        shown = (
+            Redactor({"token": login.password} if login and login.password else {}).text(printable(said)).strip()
+        )
         lower = shown.lower()
-        lines = [line for line in shown.splitlines() if line.startswith(("fatal:", "error:", "remote:", "!"))]
+        telling = (
+            each.strip() for each in shown.splitlines() if each.startswith(_TELLING) or "ermission den" in each
+        )
+        lines = [each for each in telling if not each.endswith(":")]
         reason = "; ".join(lines[:3]) or f"git ended with {done.returncode}"
         problems = (problem for problem, signs in _SIGNS if any(sign in lower for sign in signs))
-        raise ForgeError(next(problems, "refused"), f"cannot {what}: {reason}")
+        hint = _UNKNOWN_HOST if "host key verification failed" in lower else ""
+        raise ForgeError(next(problems, "refused"), f"cannot {what}: {reason}", hint=hint)

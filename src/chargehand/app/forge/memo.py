@@ -43,13 +43,15 @@ class ForgeMemo(Struct, frozen=True, kw_only=True):
     """The open stories by key; `looked` has, by account and repository, the latest update seen of an issue.
 
     That is a time (ISO 8601, UTC). `deliveries` are the ids of the last webhooks: a replayed one is refused.
-    `hints` are the repositories that webhooks named since the last look, as ACCOUNT:OWNER/NAME.
+    `hints` are the repositories that webhooks named since the last look, as ACCOUNT:OWNER/NAME; `hooks` has
+    the addresses of webhooks that were set up, by the same names.
     """
 
     stories: dict[str, Story] = {}
     looked: dict[str, str] = {}
     deliveries: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    hooks: dict[str, str] = {}
 
 
 class ForgeMemos:
@@ -89,6 +91,14 @@ class ForgeMemos:
             )
 
         self.change(without)
+
+    def put_hook(self, repository: str, address: str) -> None:
+        """Note the address of a webhook; `repository` is ACCOUNT:OWNER/NAME."""
+        self.change(lambda memo: replace(memo, hooks={**memo.hooks, repository: address}))
+
+    def remove_hook(self, repository: str) -> None:
+        """Forget the webhook of a repository."""
+        self.change(lambda memo: replace(memo, hooks={k: v for k, v in memo.hooks.items() if k != repository}))
 
     def take_hints(self) -> tuple[str, ...]:
         """Return the hints, and forget them."""

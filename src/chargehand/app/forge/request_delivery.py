@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.claims import WriteRights, find_claim
-from chargehand.app.forge.clones import push_branch
+from chargehand.app.forge.clones import clone_path, push_branch
+from chargehand.app.forge.settings import apply_settings, read_template, request_text
 from chargehand.app.forge.texts import mark, remark_reply, remarks_comment, request_body, request_title
 from chargehand.core.records import IssueLink
 from chargehand.forges.contract import CommitStatus, Forge, ForgeError, ForgeRepository, ForgeRequest, NewRequest
@@ -35,7 +36,7 @@ class RequestDelivery:
     def deliver(self, link: IssueLink, commit: str) -> str:
         """Deliver a commit and return the address of its request. Raises `ForgeError`, `ChargehandError`."""
         accounts = ForgeAccounts(self._reader)
-        with accounts.open(link.account) as forge:
+        with accounts.open(link.account, link.repository) as forge:
             repository = forge.repository(link.repository)
             if repository.archived:
                 raise ForgeError(
@@ -47,9 +48,7 @@ class RequestDelivery:
             request = self._open(forge, link, commit)
             self._fault("request_opened")
             forge.set_status(link.repository, commit, self._status(request.url))
-            reviewers = accounts.entry(link.account).config.reviewers
-            if reviewers and not link.request:
-                forge.ask_reviews(link.repository, request.number, reviewers)
+            apply_settings(forge, link, request.number, accounts.entry(link.account).config)
             answer_remarks(forge, link, request.number, commit)
             return request.url
 
@@ -130,9 +129,11 @@ class RequestDelivery:
                 url = self._attach(forge, link, name, content.encode())
                 known = [f"{name}: {url}"] if url else []
             attached += known
-        return request_body(
-            link, reports, attached, "" if any(".provenance." in each for each in attached) else provenance
+        shown = "" if any(".provenance." in each for each in attached) else provenance
+        template = read_template(
+            clone_path(self._reader.home, link.account, link.repository), forge.kind, link.target
         )
+        return request_text(request_body(link, reports, attached, shown), link, template)
 
     def _attach(self, forge: Forge, link: IssueLink, name: str, content: bytes) -> str:
         try:

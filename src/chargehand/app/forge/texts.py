@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from chargehand.app.forge.settings import request_title as fill_title
 from chargehand.core.records import IssueLink
 from chargehand.core.state import ENDED, MissionState, Question
 from chargehand.core.text import late_pattern, printable
@@ -245,7 +246,7 @@ def approval_text(mission: str, tree: str, reasons: Sequence[str], patch: str) -
 
 def request_title(link: IssueLink) -> str:
     """Return the title of a request."""
-    return f"{_title(link.title)} (#{link.number})"
+    return fill_title(link, _title(link.title))
 
 
 def request_body(

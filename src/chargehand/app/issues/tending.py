@@ -7,6 +7,7 @@ people with write right decide anything, and their right is read at each visit.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Sequence
@@ -17,10 +18,11 @@ from msgspec.structs import replace
 
 from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry
 from chargehand.app.forge.claims import ClaimMark, WriteRights, find_claim, with_mark
-from chargehand.app.forge.clones import update_clone
+from chargehand.app.forge.clones import clone_path, delete_branch, update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.request_delivery import STATUS
 from chargehand.app.forge.request_target import NAME
+from chargehand.app.forge.settings import assign_account
 from chargehand.app.forge.texts import (
     IssueCommand,
     Remark,
@@ -75,7 +77,7 @@ class Tender(Struct, frozen=True, kw_only=True):
         if state.request is None or state.request.issue is None:
             self.memos.remove(story)
             return
-        with accounts.open(story.account) as forge:
+        with accounts.open(story.account, story.repository) as forge:
             visit = _Visit(self, accounts.entry(story.account), forge, story, state, state.request.issue)
             try:
                 if state.status not in ENDED:
@@ -274,6 +276,8 @@ class _Visit:
                 forge.change_issue(link.repository, link.number, is_open=False)
             # The clone then shows whether the change survives on its branch.
             self._fetch_target()
+            if self._entry.config.delete_branch and request.head_commit == self._state.commit:
+                self._delete_branch()
         self.record(how, number=request.number, url=request.url, commit=commit)
         self._show(None, request.url, more=f"the request was {how}", over=True)
         self._tender.memos.remove(self._story)
@@ -282,6 +286,14 @@ class _Visit:
         home, link = self._tender.reader.home, self._link
         repository = self._forge.repository(link.repository)
         update_clone(home, self._story.account, self._forge, repository, link.target)
+
+    def _delete_branch(self) -> None:
+        link, forge = self._link, self._forge
+        if forge.branch(link.repository, link.branch) == self._state.commit:
+            clone = clone_path(self._tender.reader.home, self._story.account, link.repository)
+            with contextlib.suppress(ForgeError):  # it has new commits since, or is protected: it stays
+                found = forge.repository(link.repository)
+                delete_branch(clone, forge, found, link.branch, commit=self._state.commit or "")
 
     def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> None:
         link, forge = self._link, self._forge
@@ -307,7 +319,7 @@ class _Visit:
         elif self._update_if_moved(request):
             return
         elif self._entry.config.merge == "approved" and self._may_merge(request, statuses):
-            method = self._entry.config.merge_method
+            method = link.settings.merge_method or self._entry.config.merge_method
             forge.merge(link.repository, request.number, commit=request.head_commit, method=method)
             self.record("merge", number=request.number, commit=request.head_commit)
 
@@ -467,6 +479,9 @@ class _Visit:
         text = with_mark(progress_text(state, link, url, more, watched=watched), made)
         if not any(each.id == link.claim and text == each.body.replace("\r\n", "\n") for each in comments or ()):
             self._forge.edit_comment(link.repository, link.number, link.claim, text)
+        if over and self._entry.config.assign:
+            login = self._forge.account().login
+            assign_account(self._forge, link.repository, link.number, login, assigned=False)
 
     def record(
         self, key: str, *, number: int = 0, comment: int = 0, url: str = "", commit: str = "", identity: str = ""

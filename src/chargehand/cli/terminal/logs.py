@@ -20,6 +20,7 @@ from chargehand.core.errors import ChargehandError
 from chargehand.core.log_fields import current_log_fields
 from chargehand.core.redaction import Redactor
 from chargehand.core.text import shown_path
+from chargehand.forges.grants import secret_parts
 from chargehand.reports.reading import StateReader
 
 # For a log file that we open ourselves; the previous part is kept next to it.
@@ -63,7 +64,12 @@ def known_secrets(reader: StateReader, config: Config) -> dict[str, str]:
     names |= {model.key for model in config.models.values() if model.key is not None}
     names |= {name for name in reader.environ if _SECRET_NAME.fullmatch(name)}
     found = {name: reader.environ.get(name) or reader.credentials.get(name) for name in sorted(names)}
-    return {name: value for name, value in found.items() if value}
+    return {
+        f"{name}.{number}" if number else name: part
+        for name, value in found.items()
+        if value
+        for number, part in enumerate(secret_parts(value))
+    }
 
 
 class TextFormatter(logging.Formatter):

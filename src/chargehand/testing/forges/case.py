@@ -106,6 +106,11 @@ class ForgeCase(Struct, frozen=True, kw_only=True):
         )
         return new
 
+    def remove_branch(self, branch: str) -> None:
+        """Delete a branch as the owner, as git does it; `commit` has pushed it before."""
+        address = with_login(self.forge.repository(self.repository).clone_url, self.forge.git_login())
+        run_git(self.scratch / self.repository.replace("/", "-"), "push", "-q", address, f":refs/heads/{branch}")
+
 
 def wait_until(read: Callable[[], object], expected: object, *, seconds: float = 20.0) -> None:
     """Wait until a forge, which may compute in the background, reads as expected."""

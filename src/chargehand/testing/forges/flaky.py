@@ -12,7 +12,7 @@ from msgspec import Struct
 from chargehand.forges.contract import Forge, ForgeError, ForgeProblem
 
 CHANGES = frozenset({
-    *("change_issue", "add_comment", "edit_comment", "delete_comment", "delete_branch"),
+    *("change_issue", "add_comment", "edit_comment", "delete_comment"),
     *("open_request", "change_request"),
     *("ask_reviews", "reply", "merge", "set_status", "attach", "ensure_hook", "remove_hook"),
 })  # fmt: skip

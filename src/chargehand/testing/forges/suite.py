@@ -243,9 +243,8 @@ class ForgeContract:
         assert (merged.is_open, merged.merged) == (False, forge.branch(name, "main"))
         assert merged.merged != base
         wait_until(lambda: forge.issue(name, issue).is_open, False)
-        for _ in range(2):
-            forge.delete_branch(name, "fix")
-            assert forge.branch(name, "fix") is None
+        case.remove_branch("fix")
+        wait_until(lambda: forge.branch(name, "fix"), None)
         assert [each.merged for each in forge.find_requests(name, "fix")] == [merged.merged]
         fails("refused", lambda: forge.merge(name, opened.number, commit=opened.head_commit, method=method))
 

@@ -1,0 +1,26 @@
+"""Entries of [forges] with their kinds."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from chargehand.core.config import ForgeConfig
+from chargehand.forges.contract import ForgeKind
+
+
+class ForgeEntry(Struct, frozen=True, kw_only=True):
+    """An entry of [forges] with its kind; `url` is the address of its pages."""
+
+    name: str
+    config: ForgeConfig
+    kind: ForgeKind
+
+    @property
+    def url(self) -> str:
+        """The address of its pages, without a slash at its end."""
+        return (self.config.url or self.kind.url).rstrip("/")
+
+    @property
+    def token(self) -> str:
+        """The name of the secret that holds its token."""
+        return self.config.token or f"{self.name.upper().replace('-', '_')}_TOKEN"

@@ -1,0 +1,159 @@
+"""Use cases of accounts at forges: list, try, sign in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from chargehand.app.forge.accounts import AppLogin, ForgeAccounts, require_writable, try_sign_in
+from chargehand.app.forge.entries import ForgeEntry
+from chargehand.app.forge.hooks import remove_hooks
+from chargehand.app.forge.memo import ForgeMemos, Story
+from chargehand.app.forge.sign_in import SignIns
+from chargehand.configuration.edit import set_user_value, unset_user_value
+from chargehand.configuration.locations import user_config_path
+from chargehand.core.errors import ChargehandError, UsageError
+from chargehand.reports.documents import Document
+from chargehand.reports.reading import StateReader
+
+if TYPE_CHECKING:
+    from chargehand.forges.oauth import DeviceCode
+
+
+class DeviceLogin(Struct, frozen=True):
+    """A sign-in by a code that a person types at the forge: `show` gets the code, `client` is the public id."""
+
+    client: str
+    show: Callable[[DeviceCode], None]
+
+
+class AccountDocument(Document, frozen=True):
+    """An account of [forges]; `login` and `lacks` if it was tried, else its `problem`. `lacks` null: unknown.
+
+    `token` is the name of the secret, null for a forge without tokens and for an `app`, the GitHub App's id.
+    """
+
+    name: str
+    kind: str
+    url: str
+    token: str | None
+    stored: bool
+    repositories: tuple[str, ...]
+    login: str | None = None
+    lacks: tuple[str, ...] | None = None
+    problem: str | None = None
+    app: str | None = None
+
+
+class AccountList(Document, frozen=True):
+    """`forge list`: all accounts, and the issues that are worked on."""
+
+    accounts: tuple[AccountDocument, ...]
+    issues: tuple[Story, ...]
+
+
+def list_forges(reader: StateReader) -> AccountList:
+    """Return the configured accounts, without asking any forge. Raises `ConfigError`."""
+    entries = ForgeAccounts(reader).entries().values()
+    stories = ForgeMemos(reader.store.followers).load().stories
+    return AccountList(accounts=tuple(_account(reader, each) for each in entries), issues=tuple(stories.values()))
+
+
+def _account(reader: StateReader, entry: ForgeEntry) -> AccountDocument:
+    return AccountDocument(
+        name=entry.name,
+        kind=entry.config.kind,
+        url=entry.url,
+        token=entry.token if entry.kind.token and not entry.config.app else None,
+        app=entry.config.app,
+        stored=reader.credentials.describe(entry.token) is not None,
+        repositories=entry.config.repositories,
+    )
+
+
+def test_forge(reader: StateReader, name: str) -> AccountDocument:
+    """Ask a forge for the account of the token, and for each watched repository.
+
+    A failure is the document's `problem`. Raises `NotFoundError`.
+    """
+    accounts = ForgeAccounts(reader)
+    entry = accounts.entry(name)
+    made = _account(reader, entry)
+    try:
+        for repository in entry.config.repositories or ("",):
+            with accounts.open(name, repository) as forge:
+                account = forge.account()
+                made = msgspec.structs.replace(made, login=account.login, lacks=account.lacks)
+                if repository:
+                    require_writable(forge.repository(repository))
+    except ChargehandError as error:
+        return msgspec.structs.replace(made, problem=": ".join(filter(None, (error.message, error.hint))))
+    return made
+
+
+def log_in(
+    reader: StateReader,
+    name: str,
+    *,
+    kind: str | None,
+    url: str | None,
+    read: Callable[[], str],
+    device: DeviceLogin | None = None,
+    app: AppLogin | None = None,
+) -> AccountDocument:
+    """Store a token that the forge accepts, and add the account to the user's configuration.
+
+    `read` returns the token; a person grants one to a `device`, and an `app` signs in with its key. Raises
+    `UsageError`, `ForgeError`, `NotFoundError` for an unknown kind.
+    """
+    from chargehand.core.config import ForgeConfig
+    from chargehand.forges.registries import FORGES
+
+    known = reader.user_configuration().config.forges.get(name, ForgeConfig())
+    app = app or AppLogin()
+    config = replace(known, kind=kind or known.kind, url=url or known.url, **msgspec.structs.asdict(app))
+    entry = ForgeEntry(name=name, config=config, kind=FORGES.find(config.kind))
+    if config.url is None and not entry.kind.url:
+        raise UsageError(
+            f"a forge of kind {config.kind} needs an address", code="forge_url", hint="give --url https://…"
+        )
+    secret = ""
+    if device is not None:
+        secret = SignIns(reader).sign_in(entry, device.client, device.show)
+    elif entry.kind.token and not app.app:
+        secret = read()
+    account = try_sign_in(reader, entry, secret)
+    file = user_config_path(reader.environ)
+    # The file first: it refuses names and addresses that are not valid.
+    set_user_value(file, f"forges.{name}.kind", config.kind)
+    if config.url is not None:
+        set_user_value(file, f"forges.{name}.url", config.url)
+    for key, value in msgspec.structs.asdict(app).items():
+        if value is not None:
+            set_user_value(file, f"forges.{name}.{key}", str(value))
+        elif getattr(known, key) is not None:
+            unset_user_value(file, f"forges.{name}.{key}")
+    if secret:
+        reader.credentials.set(entry.token, secret)
+    return msgspec.structs.replace(_account(reader, entry), login=account.login, lacks=account.lacks)
+
+
+def log_out(reader: StateReader, name: str) -> AccountDocument:
+    """Remove the webhooks and the stored token of an account, or the App that it signs in as.
+
+    The other settings stay. Raises `NotFoundError`.
+    """
+    entry = ForgeAccounts(reader).entry(name)
+    failed = [each for each in remove_hooks(reader, name).hooks if each.problem]
+    if entry.config.app:
+        file = user_config_path(reader.environ)
+        for key in AppLogin.__struct_fields__:
+            unset_user_value(file, f"forges.{name}.{key}")
+    else:
+        reader.credentials.remove(entry.token)
+    problem = "; ".join(f"the webhook of {each.repository} stays: {each.problem}" for each in failed)
+    return msgspec.structs.replace(_account(reader, entry), problem=problem or None)
