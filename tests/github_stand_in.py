@@ -417,7 +417,7 @@ class GithubHost(LocalHost):
                 return Answer(201, self._pull(forge.open_request(name, NewRequest(**asked.body))))
             case ("PATCH",):
                 state = asked.body.get("state")
-                new = {each: asked.body[each] for each in ("title", "body") if each in asked.body}
+                new = {each: asked.body[each] for each in ("title", "body", "base") if each in asked.body}
                 opened = None if state is None else state == "open"
                 return Answer(200, self._pull(forge.change_request(name, number, **new, is_open=opened)))
             case ("POST", "requested_reviewers"):

@@ -252,7 +252,7 @@ class GitlabHost(LocalHost):
         return self._page(asked, [self._merge(each) for each in requests])
 
     def _change(self, forge: LocalForge, name: str, number: int, body: Mapping[str, Any]) -> None:
-        if "title" in body or "description" in body:
+        if "title" in body or "description" in body or "target_branch" in body:
             title = body.get("title")
             forge.change_request(
                 name,
@@ -260,6 +260,7 @@ class GitlabHost(LocalHost):
                 title=title and title.removeprefix("Draft: "),
                 body=body.get("description"),
                 draft=None if title is None else title.startswith("Draft: "),
+                base=body.get("target_branch"),
             )
         if body.get("reviewer_ids"):
             forge.ask_reviews(name, number, [LOGINS[each] for each in body["reviewer_ids"]])

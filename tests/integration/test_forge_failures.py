@@ -14,6 +14,7 @@ from typing import Literal
 
 import pytest
 from forge_kit import ForgeKit
+from test_forge_stacks import REVISE, parts, stack, take_plan
 
 from chargehand.app.forge.request_target import RequestTarget
 from chargehand.forges.contract import Forge, ForgeKind, ForgeProblem, ForgeSetup
@@ -122,6 +123,28 @@ def test_a_lost_reply_to_any_change_doubles_nothing(story: Undelivered) -> None:
                 story.kit.step()
             assert _OPENED[0].changes >= call, (when, call)
             story.check_done_once()
+
+
+def test_a_stack_is_opened_once_whichever_replies_are_lost(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path, REVISE, kind='"flaky"')
+    stack(kit)
+    number = kit.issue()
+    _set_faults(
+        [
+            ForgeFault(method="open_request", call=1, when="lost_after"),
+            ForgeFault(method="open_request", call=3, when="lost_before"),
+            ForgeFault(method="set_status", call=2, when="lost_after"),
+        ]
+    )
+    mission = take_plan(kit, number)
+    for _ in range(6):
+        kit.step()
+    assert kit.state(mission).deliveries["request"].state == "done"
+    assert len({each.number for each in parts(kit, mission)}) == 3
+    for each in parts(kit, mission):
+        assert len(kit.ada.find_requests(kit.name, each.head)) == 1
+        assert [status.state for status in kit.ada.statuses(kit.name, each.head_commit)] == ["success"]
+    assert len(kit.comments(number)) == 1
 
 
 def test_a_forge_that_was_down_gets_everything_later(story: Undelivered) -> None:

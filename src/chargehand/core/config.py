@@ -489,6 +489,10 @@ class RequestsConfig(Struct, frozen=True, kw_only=True):
         Literal["merge", "squash", "rebase"] | None,
         KeySpec("how it is merged, if Chargehand may; absent: forges.NAME.merge_method"),
     ] = None
+    stack: Annotated[
+        bool,
+        KeySpec("true: each task of a plan becomes a request on top of the one before it; false: one request"),
+    ] = False
     role: Annotated[str | None, KeySpec("role of the mission; absent: developer", form="name")] = None
     team: Annotated[str | None, KeySpec("team of the mission; absent: none", form="name")] = None
 

@@ -373,6 +373,7 @@ class RequestSettings(Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     reviewers: tuple[str, ...] = ()
     merge_method: Literal["merge", "squash", "rebase"] | None = None
+    stack: bool = False
 
 
 class IssueLink(Struct, frozen=True, kw_only=True):
@@ -383,7 +384,7 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     `target`. In a further round `request` is the number of that request, `round` counts from 0, and `remarks` are
     the keys of the review remarks that the mission answers. `onto` is the commit of the request's branch that the
     result has to contain, if its base is not made from that: `target` has moved, and the mission merges both.
-    `settings` are those that held when it was taken.
+    `settings` are those that held when it was taken, `stack` the requests of earlier tasks, below `request`.
     """
 
     account: str
@@ -400,6 +401,7 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...] = ()
     after: int = 0
     onto: str = ""
+    stack: tuple[int, ...] = ()
     settings: RequestSettings = RequestSettings()
 
 

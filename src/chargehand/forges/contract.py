@@ -296,8 +296,9 @@ class Forge(Protocol):
         body: str | None = None,
         draft: bool | None = None,
         is_open: bool | None = None,
+        base: str | None = None,
     ) -> ForgeRequest:
-        """Change a request; may be repeated."""
+        """Change a request; may be repeated. `base` is the branch that it is to be merged into."""
         ...
 
     def ask_reviews(self, repository: str, number: int, logins: Sequence[str]) -> None:

@@ -308,6 +308,7 @@ class GiteaForge:
         body: str | None = None,
         draft: bool | None = None,
         is_open: bool | None = None,
+        base: str | None = None,
     ) -> ForgeRequest:
         """Change a request; Gitea keeps "draft" in the title."""
         path = f"{_place(repository)}/pulls/{number}"
@@ -322,6 +323,8 @@ class GiteaForge:
             change["body"] = body
         if is_open is not None and is_open != (wire.state == "open"):
             change["state"] = "open" if is_open else "closed"
+        if base is not None and base != wire.base.ref:
+            change["base"] = base
         return _request(self._rest.change("PATCH", path, change, kind=WirePull) if change else wire)
 
     def ask_reviews(self, repository: str, number: int, logins: Sequence[str]) -> None:

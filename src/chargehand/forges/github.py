@@ -254,11 +254,12 @@ class GithubForge:
         body: str | None = None,
         draft: bool | None = None,
         is_open: bool | None = None,
+        base: str | None = None,
     ) -> ForgeRequest:
         """Change a request."""
         path = f"{_place(repository)}/pulls/{number}"
         state = None if is_open is None else "open" if is_open else "closed"
-        given = {"title": title, "body": body, "state": state}
+        given = {"title": title, "body": body, "state": state, "base": base}
         change = {name: value for name, value in given.items() if value is not None}
         if change:
             wire: WirePull = self._rest.change("PATCH", path, change, kind=WirePull)

@@ -284,6 +284,7 @@ class GitlabForge:
         body: str | None = None,
         draft: bool | None = None,
         is_open: bool | None = None,
+        base: str | None = None,
     ) -> ForgeRequest:
         """Change a request; GitLab keeps "draft" in the title."""
         path = _item(repository, number, True)
@@ -297,6 +298,8 @@ class GitlabForge:
             change["description"] = body
         if is_open is not None and is_open != (wire.state == "opened"):
             change["state_event"] = "reopen" if is_open else "close"
+        if base is not None:
+            change["target_branch"] = base
         if change:
             wire = self._change(repository, "PUT", path, change, kind=GitlabMerge)
         return _request(wire, repository)

@@ -243,13 +243,16 @@ class LocalForge:
         body: str | None = None,
         draft: bool | None = None,
         is_open: bool | None = None,
+        base: str | None = None,
     ) -> ForgeRequest:
         """Change a request."""
         with self._change(repository, "write"):
             item = self._require_request(repository, number)
             if item.merged and is_open:
                 raise ForgeError("refused", f"request {number} of {repository} is merged")
-            given = {"title": title, "body": body, "draft": draft, "is_open": is_open}
+            given = {"title": title, "body": body, "draft": draft, "is_open": is_open, "base": base}
+            if base is not None and find_branch(self.directory, repository, base) is None:
+                raise ForgeError("refused", f"{repository} has no branch {base}")
             new = {name: value for name, value in given.items() if value is not None}
             self._save(repository, changed(item, head_commit=self._head(repository, item), **new), item)
         return self.request(repository, number)

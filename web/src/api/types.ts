@@ -2779,7 +2779,7 @@ export interface components {
          *     `target`. In a further round `request` is the number of that request, `round` counts from 0, and `remarks` are
          *     the keys of the review remarks that the mission answers. `onto` is the commit of the request's branch that the
          *     result has to contain, if its base is not made from that: `target` has moved, and the mission merges both.
-         *     `settings` are those that held when it was taken.
+         *     `settings` are those that held when it was taken, `stack` the requests of earlier tasks, below `request`.
          */
         IssueLink: {
             account: string;
@@ -2801,13 +2801,16 @@ export interface components {
             after: number;
             /** @default  */
             onto: string;
+            /** @default [] */
+            stack: number[];
             /**
              * @default {
              *       "title": null,
              *       "body": null,
              *       "labels": [],
              *       "reviewers": [],
-             *       "merge_method": null
+             *       "merge_method": null,
+             *       "stack": false
              *     }
              */
             settings: components["schemas"]["RequestSettings"];
@@ -4120,6 +4123,8 @@ export interface components {
             reviewers: string[];
             /** @default null */
             merge_method: ("merge" | "rebase" | "squash") | null;
+            /** @default false */
+            stack: boolean;
         };
         /**
          * RestoreDocument

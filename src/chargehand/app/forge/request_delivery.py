@@ -5,13 +5,17 @@ Each act is looked for before it is done, so that a lost reply or a killed worke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.claims import WriteRights, find_claim
 from chargehand.app.forge.clones import clone_path, push_branch
 from chargehand.app.forge.settings import apply_settings, read_template, request_text
+from chargehand.app.forge.stack import StackPart, lower_parts, opened_parts, order_lines, part_body, part_title
 from chargehand.app.forge.texts import mark, remark_reply, remarks_comment, request_body, request_title
+from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink
 from chargehand.forges.contract import CommitStatus, Forge, ForgeError, ForgeRepository, ForgeRequest, NewRequest
 from chargehand.missions.journal import Journal
@@ -43,14 +47,48 @@ class RequestDelivery:
                     "refused", f"{repository.name} is archived", hint="unarchive it, then promote again"
                 )
             self._check_claim(forge, link)
-            self._push(forge, repository, link, commit)
+            parts = lower_parts(self._reader, self._journal.state, link, commit)
+            base = self._deliver_parts(forge, repository, link, parts)
+            self._push(forge, repository, link, link.branch, commit)
             self._fault("request_pushed")
-            request = self._open(forge, link, commit)
+            request = self._open(forge, link, commit, base, parts)
             self._fault("request_opened")
             forge.set_status(link.repository, commit, self._status(request.url))
             apply_settings(forge, link, request.number, accounts.entry(link.account).config)
             answer_remarks(forge, link, request.number, commit)
             return request.url
+
+    def _deliver_parts(
+        self, forge: Forge, repository: ForgeRepository, link: IssueLink, parts: Sequence[StackPart]
+    ) -> str:
+        """Open the requests of a stack below the last one; return the branch that the last one is made on."""
+        base, state = link.target, self._journal.state
+        done = opened_parts(self._reader, state) if parts else {}
+        for part in parts:
+            self._push(forge, repository, link, part.branch, part.commit)
+            known = forge.find_requests(link.repository, part.branch)
+            request = known[0] if known else None
+            verdict = next((each for each in reversed(state.verdicts) if each.tree == part.tree), None)
+            if request is None:
+                new = NewRequest(
+                    title=part_title(link, parts, part),
+                    body=part_body(state.id, link, parts, part, verdict),
+                    head=part.branch,
+                    base=base,
+                    draft=verdict is None or verdict.status != "green",
+                )
+                request = forge.open_request(link.repository, new)
+            if part.key not in done:
+                if verdict is not None and verdict.status == "green":
+                    about = CommitStatus(
+                        context=STATUS, state="success", description="all checks passed", url=request.url
+                    )
+                    forge.set_status(link.repository, part.commit, about)
+                opened = ForgeActed(key=part.key, number=request.number, url=request.url, commit=part.commit)
+                self._journal.record(opened, durable=True)
+            self._fault("part_opened")
+            base = link.target if request.merged is not None else part.branch
+        return base
 
     def _is_green(self) -> bool:
         state = self._journal.state
@@ -77,20 +115,22 @@ class RequestDelivery:
                 hint="discard this mission; its result stays in its checkpoints",
             )
 
-    def _push(self, forge: Forge, repository: ForgeRepository, link: IssueLink, commit: str) -> None:
+    def _push(self, forge: Forge, repository: ForgeRepository, link: IssueLink, branch: str, commit: str) -> None:
         depot = self._services.depot
-        there = forge.branch(link.repository, link.branch)
+        there = forge.branch(link.repository, branch)
         if there == commit:
             return
         if there is not None and not depot.contains(commit, there):
             raise ForgeError(
                 "refused",
-                f"the branch {link.branch} of {link.repository} has commits that this result does not contain",
+                f"the branch {branch} of {link.repository} has commits that this result does not contain",
                 hint="merge or remove them, then promote again; nothing was overwritten",
             )
-        push_branch(depot, forge, repository, link.branch, commit=commit, old=there)
+        push_branch(depot, forge, repository, branch, commit=commit, old=there)
 
-    def _open(self, forge: Forge, link: IssueLink, commit: str) -> ForgeRequest:
+    def _open(
+        self, forge: Forge, link: IssueLink, commit: str, base: str, parts: Sequence[StackPart]
+    ) -> ForgeRequest:
         """Return the request of the branch, opened or updated; a merged one is left as it is."""
         known = forge.find_requests(link.repository, link.branch)
         request = next((each for each in known if each.is_open), None)
@@ -98,9 +138,10 @@ class RequestDelivery:
             return known[0]
         # A draft unless its tree was judged green, or the result was rolled back since.
         draft = is_rolled_back(self._journal.state) or not self._is_green()
-        text = self._describe(forge, link, commit, request)
+        order = "\n".join(order_lines(link, parts, len(parts) + 1)) if parts else ""
+        text = "\n\n".join(filter(None, (order, self._describe(forge, link, commit, request))))
         if request is None:
-            new = NewRequest(title=request_title(link), body=text, head=link.branch, base=link.target, draft=draft)
+            new = NewRequest(title=request_title(link), body=text, head=link.branch, base=base, draft=draft)
             request = forge.open_request(link.repository, new)
         elif request.body != text or request.draft != draft:
             request = forge.change_request(
@@ -170,16 +211,16 @@ class RequestDelivery:
 
 def answer_remarks(forge: Forge, link: IssueLink, number: int, commit: str) -> None:
     """Answer the remarks that a round worked on: those on lines in their threads, the others with one comment."""
-    lines = (
-        {f"line/{each.id}": each for each in forge.review_comments(link.repository, number)}
-        if link.remarks
-        else {}
-    )
-    said = "\n".join(each.body for each in lines.values())
-    for key in link.remarks:
-        if key in lines and mark("reply", key) not in said:
-            forge.reply(link.repository, number, lines[key], remark_reply(commit, key))
-    others = tuple(key for key in link.remarks if key not in lines)
+    for place in (*link.stack, number):
+        prefix = remark_prefix(place, number)
+        wanted = [key for key in link.remarks if key.startswith(f"line/{prefix}")] if link.remarks else []
+        lines = forge.review_comments(link.repository, place) if wanted else ()
+        said = "\n".join(each.body for each in lines)
+        for line in lines:
+            key = f"line/{prefix}{line.id}"
+            if key in wanted and mark("reply", key) not in said:
+                forge.reply(link.repository, place, line, remark_reply(commit, key))
+    others = tuple(key for key in link.remarks if not key.startswith("line/"))
     if others:
         text = remarks_comment(commit, others)
         if not any(
@@ -187,3 +228,8 @@ def answer_remarks(forge: Forge, link: IssueLink, number: int, commit: str) -> N
             for each in forge.comments(link.repository, number, is_request=True)
         ):
             forge.add_comment(link.repository, number, text, is_request=True)
+
+
+def remark_prefix(number: int, main: int) -> str:
+    """Return what the keys of remarks on a request begin with; forges count them for each request, or for all."""
+    return "" if number == main else f"{number}."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -20,7 +21,7 @@ from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry
 from chargehand.app.forge.claims import ClaimMark, WriteRights, find_claim, with_mark
 from chargehand.app.forge.clones import clone_path, delete_branch, update_clone
 from chargehand.app.forge.memo import ForgeMemos, Story
-from chargehand.app.forge.request_delivery import STATUS
+from chargehand.app.forge.request_delivery import STATUS, remark_prefix
 from chargehand.app.forge.request_target import NAME
 from chargehand.app.forge.settings import assign_account
 from chargehand.app.forge.texts import (
@@ -110,7 +111,9 @@ class _Visit:
         log = tender.reader.store.log.read(state.id, types=(ForgeActed.type,))
         from chargehand.core.events import read_payload
 
-        self._acted = {each.key for each in map(read_payload, log) if isinstance(each, ForgeActed)}
+        acts = [each for each in map(read_payload, log) if isinstance(each, ForgeActed)]
+        self._acted = {each.key for each in acts}
+        self._parts = {each.key: each.number for each in acts if each.key.startswith("part/")}
 
     # --- while the mission is not over
 
@@ -257,6 +260,7 @@ class _Visit:
         if request.head_commit == state.commit and not known:
             self._follow(request, statuses)
         elif request.head_commit == state.commit and self._is_target_due():
+            self._move_up(request)
             self._update_if_moved(request)
 
     def _find_request(self) -> ForgeRequest | None:
@@ -297,6 +301,7 @@ class _Visit:
 
     def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> None:
         link, forge = self._link, self._forge
+        self._move_up(request)
         remarks, authors = self._remarks(request, statuses)
         if remarks:
             if link.round >= self._entry.config.rounds:
@@ -309,7 +314,9 @@ class _Visit:
                     self.record("rounds", number=request.number)
                 return
             keys = tuple(each.key for each in remarks)
-            further = replace(link, request=request.number, round=link.round + 1, remarks=keys)
+            further = replace(
+                link, request=request.number, round=link.round + 1, remarks=keys, stack=self._stack()
+            )
             identity = self._identity(authors[0]) if authors else f"forge:{self._story.account}"
             mission = self._tender.deeds.follow_up(
                 self._state.id, round_request(further, remarks), further, identity=identity
@@ -332,6 +339,8 @@ class _Visit:
         link, base, when = self._link, self._state.base, self._entry.config.update
         if when == "never" or (when == "conflict" and request.mergeable is not False):
             return False
+        if request.base != link.target:  # the request of a task that is not merged yet
+            return False
         tip = self._forge.branch(link.repository, link.target)
         self._tender.targets[self._story.key] = time.monotonic()
         if tip is None or f"target/{tip}" in self._acted or (base is not None and base.commit == tip):
@@ -345,7 +354,7 @@ class _Visit:
         made = conflicts = ""
         if not deeds.contains(self._state.id, tip):
             self._fetch_target()
-            further = replace(link, request=request.number, remarks=())
+            further = replace(link, request=request.number, remarks=(), stack=self._stack())
             works = link.round < self._entry.config.rounds
             try:
                 made, conflicts = deeds.update(self._state.id, tip, further, works=works) or ("", "")
@@ -383,35 +392,59 @@ class _Visit:
 
     def _remarks(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> tuple[list[Remark], list[str]]:
         """Return the remarks to work on, and the people who wrote them; nothing while they still write."""
-        link, forge, number = self._link, self._forge, request.number
-        reviews = forge.reviews(link.repository, number)
-        lines = forge.review_comments(link.repository, number)
-        talk = forge.comments(link.repository, number, is_request=True)
-        said = self._own_words((*lines, *talk))
-        done = {key for text in said.split("<!-- chargehand:reply ")[1:] for key in text.split(" -->")[0].split()}
         found: list[Remark] = []
         newest: list[datetime] = []
-        for line in lines:
-            key = f"line/{line.id}"
-            if key not in done and not line.resolved and not is_ours(line.body) and self._may(line.author):
-                place = f"{line.path}:{line.line}" if line.line else line.path
-                found.append(Remark(key=key, author=line.author, text=line.body, place=place))
-                newest.append(line.created)
-        for review in reviews:
-            key = f"review/{review.id}"
-            wanted = review.state == "changes" or (review.state == "commented" and review.body.strip())
-            if wanted and review.body.strip() and key not in done and self._may(review.author):
-                found.append(Remark(key=key, author=review.author, text=review.body))
-        for comment in talk:
-            key, command = f"comment/{comment.id}", read_command(comment.body)
-            if command and command.name == "revise" and key not in done and self._may(comment.author):
-                found.append(Remark(key=key, author=comment.author, text=command.text))
+        done: set[str] = set()
+        for number in (request.number, *self._stack()):
+            self._read_remarks(number, request.number, found, newest, done)
         now = self._tender.reader.clock.now()
         if newest and now - max(newest) < self._tender.quiet:
             self._tender.seen.pop(self._story.key, None)
             return [], []
         authors = [each.author for each in found]
         return found + self._red_checks(request, statuses, done), authors
+
+    def _read_remarks(
+        self, number: int, main: int, found: list[Remark], newest: list[datetime], done: set[str]
+    ) -> None:
+        """Add the remarks on one request of a stack, the times of those on lines, and the keys of answered ones.
+
+        The request `main` comes first: those that are not on lines are answered there.
+        """
+        link, forge, prefix = self._link, self._forge, remark_prefix(number, main)
+        reviews = forge.reviews(link.repository, number)
+        lines = forge.review_comments(link.repository, number)
+        talk = forge.comments(link.repository, number, is_request=True)
+        said = self._own_words((*lines, *talk))
+        done |= {key for text in said.split("<!-- chargehand:reply ")[1:] for key in text.split(" -->")[0].split()}
+        for line in lines:
+            key = f"line/{prefix}{line.id}"
+            if key not in done and not line.resolved and not is_ours(line.body) and self._may(line.author):
+                place = f"{line.path}:{line.line}" if line.line else line.path
+                found.append(Remark(key=key, author=line.author, text=line.body, place=place))
+                newest.append(line.created)
+        for review in reviews:
+            key = f"review/{prefix}{review.id}"
+            wanted = review.state == "changes" or (review.state == "commented" and review.body.strip())
+            if wanted and review.body.strip() and key not in done and self._may(review.author):
+                found.append(Remark(key=key, author=review.author, text=review.body))
+        for comment in talk:
+            key, command = f"comment/{prefix}{comment.id}", read_command(comment.body)
+            if command and command.name == "revise" and key not in done and self._may(comment.author):
+                found.append(Remark(key=key, author=comment.author, text=command.text))
+
+    def _stack(self) -> tuple[int, ...]:
+        """Return the requests of earlier tasks, below the one of the issue, in their order."""
+        return self._link.stack or tuple(self._parts.values())
+
+    def _move_up(self, request: ForgeRequest) -> None:
+        """Have each request of a stack merged into the target branch once the one below it is merged."""
+        link, forge = self._link, self._forge
+        stack = self._stack()
+        requests = [*(forge.request(link.repository, number) for number in stack), request] if stack else []
+        for lower, upper in itertools.pairwise(requests):
+            if lower.merged is not None and upper.is_open and upper.base == lower.head:
+                forge.change_request(link.repository, upper.number, base=link.target)
 
     def _own_words(self, comments: Sequence[ForgeComment | ReviewComment]) -> str:
         """Return the texts of Chargehand: anyone can copy a mark, but not with the rights of its accounts."""
@@ -442,7 +475,8 @@ class _Visit:
         approved = any(each.state == "approved" and each.commit in heads for each in latest.values())
         objected = any(each.state == "changes" for each in latest.values())
         green = bool(statuses) and all(each.state == "success" for each in statuses)
-        return approved and not objected and green and request.mergeable is not False and not request.draft
+        ready = request.mergeable is not False and not request.draft and request.base == link.target
+        return approved and not objected and green and ready
 
     def _approvable(self, head: str) -> set[str]:
         """Return the commits whose approval admits the head: merges with the target alone are between them."""

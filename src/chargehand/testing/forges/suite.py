@@ -216,6 +216,9 @@ class ForgeContract:
             changed = forge.change_request(name, opened.number, title="New", body="other", draft=False)
             assert (changed.title, changed.body, changed.draft) == ("New", "other", False)
         assert forge.change_request(name, opened.number, draft=True).draft
+        case.commit("other", {"other.txt": "x\n"})
+        assert forge.change_request(name, opened.number, base="other").base == "other"
+        assert forge.change_request(name, opened.number, base="main").base == "main"
         assert forge.request(name, opened.number).title == "New"
         assert not forge.change_request(name, opened.number, is_open=False).is_open
         assert [each.is_open for each in forge.find_requests(name, "feature/x")] == [False]
