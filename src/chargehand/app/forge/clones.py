@@ -59,7 +59,7 @@ def clone_path(home: Path, account: str, name: str) -> Path:
 
 def update_clone(home: Path, account: str, forge: Forge, repository: ForgeRepository, branch: str) -> Path:
     """Return the bare clone of a repository, with `branch` as it is at the forge now. Raises `ForgeError`."""
-    # The first command of a new state directory may be one of forges: nobody else may read what is made here.
+    # The first command of a new state directory may be one of forges: keep its files private.
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = clone_path(home, account, repository.name)
     if not place.exists():

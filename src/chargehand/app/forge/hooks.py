@@ -1,6 +1,6 @@
 """Webhooks of the watched repositories: set up at the forge with a secret that is made here, and removed again.
 
-The note has each hook before the forge does, so that one whose answer was lost is still removed.
+The note has each hook before the forge does, so that a hook whose answer was lost is still removed.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def request_title(link: IssueLink, title: str) -> str:
 def request_text(evidence: str, link: IssueLink, template: str) -> str:
     """Return the description of a request: the configured text, the evidence, the repository's own template.
 
-    The evidence is never shortened: what is too long is cut from the other two.
+    The evidence is never shortened: the other two are.
     """
     room = _LARGEST_BODY - len(evidence)
     before = ""

@@ -61,7 +61,7 @@ class SignIns:
         self._installed: dict[tuple[ForgeEntry, str], tuple[ForgeToken, float]] = {}
 
     def token(self, entry: ForgeEntry, repository: str = "") -> ForgeToken:
-        """Return the token of an account; `repository` is the one that it is used for, "" if there are several.
+        """Return the token of an account; it is used for `repository`, "" for several.
 
         Raises `UsageError` (`forge_token`, `forge_key`), `ForgeError`.
         """

@@ -66,7 +66,7 @@ def opened_parts(reader: StateReader, state: MissionState) -> dict[str, int]:
 
 
 def order_lines(link: IssueLink, parts: Sequence[StackPart], own: int) -> Iterator[str]:
-    """Yield the order in which the requests of a stack are merged; `own` is the place of the one that has it."""
+    """Yield the order in which the requests of a stack are merged; the text is for that at place `own`."""
     yield f"Part {own} of {len(parts) + 1}. Merge them in this order, each is made on the one before it:"
     yield ""
     for part in parts:

@@ -152,7 +152,7 @@ def conflict_request(target: str, conflicts: str) -> str:
 
 
 def mend_request(state: MissionState) -> str:
-    """Return the request to mend a result that is red only together with what is new on its target branch."""
+    """Return the request to mend a result that is red only together with new commits of its target branch."""
     fence = secrets.token_hex(4)
     reasons = "\n".join(visible(each.message) for each in state.reasons)
     lines = [
