@@ -48,6 +48,8 @@ from chargehand.workspace.tree.history import (
     write_commit,
 )
 from chargehand.workspace.tree.objects import (
+    EXECUTABLE,
+    FILE,
     ObjectReader,
     ObjectWriter,
     TreeEntry,
@@ -354,6 +356,15 @@ class Depot:
                 if found is not None:
                     edits.append((os.fsencode(path), TreeEntry(found.mode, writer.add("blob", content))))
             return edit_tree(self.reader, writer, start, edits).hex()
+
+    def lay_over(self, tree: str, files: Mapping[str, tuple[bytes, bool]]) -> str:
+        """Return `tree` with each file (content, executable) at its path, replacing any entry in its way."""
+        with ObjectWriter(self.reader.objects) as writer:
+            edits = [
+                (os.fsencode(path), TreeEntry(EXECUTABLE if executable else FILE, writer.add("blob", content)))
+                for path, (content, executable) in files.items()
+            ]
+            return edit_tree(self.reader, writer, bytes.fromhex(tree), edits).hex()
 
     def commit(
         self,
