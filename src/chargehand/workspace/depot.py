@@ -357,13 +357,18 @@ class Depot:
                     edits.append((os.fsencode(path), TreeEntry(found.mode, writer.add("blob", content))))
             return edit_tree(self.reader, writer, start, edits).hex()
 
-    def lay_over(self, tree: str, files: Mapping[str, tuple[bytes, bool]]) -> str:
-        """Return `tree` with each file (content, executable) at its path, replacing any entry in its way."""
+    def lay_over(self, tree: str, files: Mapping[str, tuple[bytes, bool] | None]) -> str:
+        """Return `tree` with each file (content, executable) at its path, replacing any entry in its way.
+
+        `None` removes a path.
+        """
+        edits: list[tuple[bytes, TreeEntry | None]] = []
         with ObjectWriter(self.reader.objects) as writer:
-            edits = [
-                (os.fsencode(path), TreeEntry(EXECUTABLE if executable else FILE, writer.add("blob", content)))
-                for path, (content, executable) in files.items()
-            ]
+            for path, file in files.items():
+                entry = None
+                if file is not None:
+                    entry = TreeEntry(EXECUTABLE if file[1] else FILE, writer.add("blob", file[0]))
+                edits.append((os.fsencode(path), entry))
             return edit_tree(self.reader, writer, bytes.fromhex(tree), edits).hex()
 
     def commit(

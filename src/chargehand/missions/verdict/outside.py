@@ -96,18 +96,18 @@ async def find_limit(subject: Sandbox, serving: asyncio.Task[ExecResult]) -> str
 class OutsideTrial(Struct, frozen=True, kw_only=True):
     """A command of `sh` that judges a tree from another sandbox within `seconds`; its exit code decides.
 
-    Files are given by path as (content, executable): `files` are laid over the base's tree, which the command sees,
-    and `over` over the tree under test.
+    Files are given by path as (content, executable), `None` for none there: `files` are laid over the base's tree,
+    which the command sees, and `over` over the tree under test.
     """
 
     command: str
     seconds: float
-    files: Mapping[str, tuple[bytes, bool]] = {}
-    over: Mapping[str, tuple[bytes, bool]] = {}
+    files: Mapping[str, tuple[bytes, bool] | None] = {}
+    over: Mapping[str, tuple[bytes, bool] | None] = {}
 
 
 class OutsideResult(Struct, frozen=True, kw_only=True):
-    """The result of an `OutsideTrial`; `limit` is the limit that the tree under test reached, `None` for none."""
+    """The result of an `OutsideTrial`; `limit` is the limit that the tree under test reached, if any."""
 
     ended: ExecResult
     limit: str | None

@@ -1,0 +1,129 @@
+"""Validation of trees: by a problem's validator, which runs in another sandbox than the solution."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from chargehand.app.composition import App
+from chargehand.app.wiring.session import Session
+from chargehand.bench.forms.files import run_git
+from chargehand.bench.records import Files, Judgement, Problem, ProblemCheck, Validation
+from chargehand.core.errors import ChargehandError
+from chargehand.core.text import printable
+from chargehand.missions.missions import OutsideTrial
+
+_SHOWN_BYTES = 4_000
+# Fixed, so that the base of a problem is one commit in every run.
+_AUTHOR = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "bench"), ("EMAIL", "bench@localhost"), ("DATE", "2000-01-01T00:00:00Z"))
+}
+
+
+def make_repository(problem: Problem, place: Path) -> Path:
+    """Make the git repository of a problem in `place`, with one commit and no other history.
+
+    It is complete or absent after a crash, and reused if present. Raises `UsageError` (`suite_invalid`).
+    """
+    repository, partial = place / "repo", place / "repo.partial"
+    if repository.exists():
+        return repository
+    partial.mkdir(parents=True, exist_ok=True)
+    run_git(partial, "init", "-q", "-b", "main")
+    if problem.repository:
+        upload = "git -c uploadpack.allowAnySHA1InWant=true -c safe.directory=* upload-pack"
+        source = f"file://{problem.repository}"
+        run_git(
+            partial, "fetch", "-q", "--no-tags", "--depth", "1", "--upload-pack", upload, source, problem.commit
+        )
+        run_git(partial, "read-tree", problem.commit)
+    else:
+        for path, file in problem.files.items():
+            assert file is not None
+            target = partial / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file[0])
+            target.chmod(0o755 if file[1] else 0o644)
+        run_git(partial, "-c", "core.autocrlf=false", "add", "-A", "-f")
+    # A commit without parents: the history of the source may contain the solution.
+    tree = run_git(partial, "write-tree").decode().strip()
+    commit = run_git(partial, "commit-tree", "-m", problem.id, tree, environment=_AUTHOR).decode().strip()
+    (partial / ".git/shallow").unlink(missing_ok=True)
+    run_git(partial, "reset", "-q", "--hard", commit)
+    os.replace(partial, repository)
+    return repository
+
+
+async def validate(session: Session, problem: Problem, tree: str) -> Validation:
+    """Judge a tree over the session's base by the problem's validator; raise as `Missions.judge_outside` does."""
+    validator = problem.validator
+    if validator is None:
+        return Validation(judgement="none")
+    trial = OutsideTrial(
+        command=validator.command, seconds=validator.seconds, files=validator.files, over=validator.over
+    )
+    done = await session.missions.judge_outside(
+        session.base, trial, tree=tree, setup_directory=session.places.checks
+    )
+    judgement: Judgement = "passed" if done.passed else "failed"
+    limit = done.limit or done.ended.limit
+    if done.ended.timed_out:
+        judgement, limit = "timed_out", None
+    elif limit is not None:
+        judgement = "limit"
+    said = (done.ended.stdout + done.ended.stderr)[-_SHOWN_BYTES:]
+    return Validation(
+        judgement=judgement,
+        exit_code=done.ended.exit_code,
+        limit=limit,
+        seconds=round(done.ended.seconds, 3),
+        output=printable(said.decode("utf-8", "replace")),
+    )
+
+
+def check_problem(app: App, problem: Problem, place: Path) -> ProblemCheck:
+    """Check that a problem's validator rejects its unchanged files and accepts its known solution, if there is one.
+
+    `place` is for its repository. Raises the errors of the sandbox, not those of the problem.
+    """
+    if problem.unsupported:
+        return ProblemCheck(id=problem.id, status="unsupported", reason=problem.unsupported)
+    if problem.validator is None:
+        return ProblemCheck(id=problem.id, status="unvalidated", reason="it has no validator")
+    return asyncio.run(_check(app, problem, place))
+
+
+async def _check(app: App, problem: Problem, place: Path) -> ProblemCheck:
+    repository = await asyncio.to_thread(make_repository, problem, place)
+    async with app.session(repository) as session:
+        base = session.base.tree
+        null = await validate(session, problem, base)
+        gold = None
+        if problem.gold is not None:
+            gold = await validate(session, problem, await asyncio.to_thread(lay_over, session, problem.gold))
+    reason = ""
+    if null.judgement == "passed":
+        reason = "its validator accepts the unchanged files"
+    elif gold is not None and gold.judgement != "passed":
+        said = gold.output.strip().splitlines()[-1:] or [""]
+        reason = f"its validator does not accept the known solution ({gold.judgement}): {said[0][:200]}"
+    return ProblemCheck(
+        id=problem.id,
+        status="invalid" if reason else "valid",
+        null=null.judgement,
+        gold=gold.judgement if gold else None,
+        reason=reason,
+    )
+
+
+def lay_over(session: Session, files: Files) -> str:
+    """Return the base's tree with these files over it."""
+    return session.depot.lay_over(session.base.tree, files)
+
+
+def is_own_fault(error: ChargehandError) -> bool:
+    """Return whether an error is the machine's or the provider's, so that it says nothing about a solution."""
+    return error.exit_code == 6
