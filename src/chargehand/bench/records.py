@@ -11,9 +11,9 @@ Files = Mapping[str, tuple[bytes, bool] | None]
 """Files by path as (content, executable), `None` for a file that is removed."""
 
 Outcome = Literal["solved", "false_green", "not_promoted", "unvalidated", "error"]
-"""`solved`: promoted and accepted by the validator. `false_green`: promoted and rejected by it. `not_promoted`: the
-mission promoted nothing, whatever the validator says. `unvalidated`: promoted, and the problem has no validator.
-`error`: neither the agent's fault nor its merit; a resumed run tries it again."""
+"""`solved`: promoted and accepted by the validator. `false_green`: promoted and rejected by it. `not_promoted`:
+the mission promoted nothing, whatever the validator says. `unvalidated`: promoted, and the problem has no
+validator. `error`: neither the agent's fault nor its merit; a resumed run tries it again."""
 
 Judgement = Literal["passed", "failed", "timed_out", "limit", "none"]
 """A validator's judgement; `limit` means that the solution or the validator reached a limit of its sandbox, `none`
@@ -39,9 +39,9 @@ class Validator(Struct, frozen=True, kw_only=True):
 class Problem(Struct, frozen=True, kw_only=True):
     """A repository, a request, and a validator that decides whether the request was fulfilled.
 
-    The repository has `files`, or the tree of `commit` in the git repository `repository`. `checks` are the mission's
-    own checks, `None` for those of the project. `gold` are the changes of a known solution. `unsupported` is the
-    reason if the product cannot run it; `stem` is how a suite in another form names it there.
+    The repository has `files`, or the tree of `commit` in the git repository `repository`. `checks` are the own
+    checks of the mission, `None` for those of the project. `gold` are changes that solve it, once
+    the command `gold_script`, if any, has run on them. `unsupported` is the reason if it cannot be run.
     """
 
     id: str
@@ -52,6 +52,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     checks: tuple[str, ...] | None = None
     validator: Validator | None = None
     gold: Files | None = None
+    gold_script: str = ""
     seconds: float | None = None
     unsupported: str = ""
 
@@ -115,6 +116,7 @@ class RunHeader(Struct, frozen=True, kw_only=True):
     invalid: tuple[ProblemCheck, ...]
     version: str
     machine: str
+    clones: str = ""
     label: str = ""
 
 
@@ -123,8 +125,8 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 
     `status` is the mission's; `reasons` are the codes of its reasons. `cheating` names the rules of missions that
     protect checks and tests and were broken. `cost_usd` is null if any call has no known cost. `seconds` are those
-    of the mission, `overhead` those of the runner besides mission and validation. `resumed` means that the mission
-    was begun by an earlier process.
+    of the mission, `overhead` those of the runner besides mission and validation. `resumed` means that an earlier
+    process began the mission.
     """
 
     problem: str

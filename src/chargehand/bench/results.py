@@ -16,7 +16,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from chargehand.bench.records import RunHeader, TrialResult
 from chargehand.core.errors import NotFoundError, RefusedError, StoreError, UsageError
 
 _HEADER, _RESULTS, _LOCK, _SCRATCH = "run.json", "results.jsonl", "lock", "t"
+_T = TypeVar("_T")
 _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -138,7 +139,7 @@ def remove_scratch(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _decode(file: Path, content: bytes, kind: type[Any]) -> Any:
+def _decode(file: Path, content: bytes, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, ValueError) as error:

@@ -67,6 +67,7 @@ def new_run(
     checks: Sequence[ProblemCheck],
     id: str | None = None,
     label: str = "",
+    clones: Path | None = None,
 ) -> RunDirectory:
     """Record a run of the valid problems of a suite; raise `RefusedError` (`bench_invalid`) if there are none."""
     bad = {each.id: each for each in checks if each.status in ("invalid", "unsupported")}
@@ -91,13 +92,18 @@ def new_run(
         version=__version__,
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}",
+        clones=str(clones.resolve()) if clones else "",
         label=label,
     )
     return create_run(bench_root(environ), header)
 
 
 class Runner:
-    """Runs the remaining trials of one run with `jobs` at once; stops before `max_usd` of known costs is exceeded."""
+    """Runs the remaining trials of one run with `jobs` at once.
+
+    No trial starts once the known costs have reached `max_usd`. Raises `UsageError` (`bench_changed`) for another
+    suite than the run's.
+    """
 
     def __init__(
         self,

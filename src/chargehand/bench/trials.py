@@ -54,6 +54,7 @@ class TrialRun:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._app: App | None = None
         self._interrupted = False
+        self._spans: list[float] = []
 
     # --- `RunObserver`: a benchmark shows only results
 
@@ -97,23 +98,30 @@ class TrialRun:
 
     def _run(self, app: App, repository: Path, began: float) -> TrialResult | None:
         known = app.store.log.missions()
+        began_mission = time.monotonic()
         prepared = None if known else prepare_run(app, self._request(repository))
+        self._spans = [time.monotonic() - began_mission]
 
         async def work() -> tuple[MissionState | None, Validation, str]:
             with self._guard:
                 self._loop, self._app = asyncio.get_running_loop(), app
                 if self._interrupted:
                     return None, Validation(judgement="none"), ""
+            at = time.monotonic()
             outcome = (
                 await run_mission(app, prepared, observer=self)
                 if prepared is not None
                 else await continue_mission(app, known[0].id, observer=self)
             )
+            self._spans.append(time.monotonic() - at)
             state = outcome.state
             message = outcome.failure.message if outcome.failure else ""
             if state.status not in SETTLED or state.status == "paused" or self._interrupted:
                 return None, Validation(judgement="none"), message
-            return state, await self._validate(app, state), message
+            at = time.monotonic()
+            validation = await self._validate(app, state)
+            self._spans.append(time.monotonic() - at)
+            return state, validation, message
 
         try:
             state, validation, message = asyncio.run(work())
@@ -171,7 +179,7 @@ class TrialRun:
             model=last.model if last else None,
             cost_usd=mission_cost(state)[0],
             seconds=seconds,
-            overhead=0.0 if resumed else round(max(0.0, spent - seconds - validation.seconds), 3),
+            overhead=round(max(0.0, spent - sum(self._spans)), 3),
             resumed=resumed,
             message=said[:500],
             finished=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -15,6 +15,7 @@ from chargehand.core.text import printable
 from chargehand.missions.missions import OutsideTrial
 
 _SHOWN_BYTES = 4_000
+_GOLD_SECONDS = 600.0
 # Fixed, so that the base of a problem is one commit in every run.
 _AUTHOR = {
     f"GIT_{who}_{what}": value
@@ -85,7 +86,7 @@ async def validate(session: Session, problem: Problem, tree: str) -> Validation:
 
 
 def check_problem(app: App, problem: Problem, place: Path) -> ProblemCheck:
-    """Check that a problem's validator rejects its unchanged files and accepts its known solution, if there is one.
+    """Check that a problem's validator rejects the unchanged files and accepts the known solution, if any.
 
     `place` is for its repository. Raises the errors of the sandbox, not those of the problem.
     """
@@ -103,7 +104,7 @@ async def _check(app: App, problem: Problem, place: Path) -> ProblemCheck:
         null = await validate(session, problem, base)
         gold = None
         if problem.gold is not None:
-            gold = await validate(session, problem, await asyncio.to_thread(lay_over, session, problem.gold))
+            gold = await validate(session, problem, await _gold_tree(session, problem, problem.gold))
     reason = ""
     if null.judgement == "passed":
         reason = "its validator accepts the unchanged files"
@@ -117,6 +118,15 @@ async def _check(app: App, problem: Problem, place: Path) -> ProblemCheck:
         gold=gold.judgement if gold else None,
         reason=reason,
     )
+
+
+async def _gold_tree(session: Session, problem: Problem, files: Files) -> str:
+    tree = await asyncio.to_thread(lay_over, session, files)
+    if not problem.gold_script:
+        return tree
+    async with session.open_workspace(tree=tree) as (workspace, sandbox):
+        await sandbox.exec(["sh", "-c", problem.gold_script], timeout=_GOLD_SECONDS)
+        return (await asyncio.to_thread(workspace.checkpoint, "command")).tree
 
 
 def lay_over(session: Session, files: Files) -> str:

@@ -92,6 +92,6 @@ def apply_patch(repository: Path, commit: str, patch: str) -> Files:
         raw = git("diff-index", "--cached", "--raw", "--no-renames", "--no-abbrev", "-z", commit, "--")
         fields = raw.decode("utf-8", "surrogateescape").split("\0")
         for said, path in zip(fields[::2], fields[1::2], strict=False):
-            _, mode, _, id, status = said.split(" ")
-            files[path] = None if status == "D" else (git("cat-file", "blob", id), mode == "100755")
+            _, mode, _, blob, status = said.split(" ")
+            files[path] = None if status == "D" else (git("cat-file", "blob", blob), mode == "100755")
     return files

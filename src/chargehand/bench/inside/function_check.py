@@ -1,9 +1,9 @@
 """Validator of one Python function: calls it in another sandbox and compares its answers here.
 
 Usage: `function_check.py TASK.json`, with the keys `entry_point`, `module`, `reference`, `test`, `known`. `test`
-defines `check(candidate)`. Its calls go to the solution through `under-test`; only plain values come back, so that no
-object of the solution takes part in a comparison. Other names that the test uses are those of `reference`, which is
-trusted: a `known` solution, or else the code around the function.
+defines `check(candidate)`. Its calls go to the solution through `under-test`; only plain values come back, so that
+no object of the solution takes part in a comparison. Other names that the test uses are those of `reference`,
+which is trusted: a `known` solution, or else the code around the function.
 
 Standard library only, and no import of the package: the sandbox contains only this file.
 """
@@ -11,6 +11,7 @@ Standard library only, and no import of the package: the sandbox contains only t
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import subprocess
 import sys
@@ -89,7 +90,10 @@ exec(CODEC, _codec)  # noqa: S102 - the text above
 
 
 class Candidate:
-    """The solution's function, called in its own sandbox; raises the built-in exception of the name that it raised."""
+    """The solution's function, called in its own sandbox.
+
+    Raises a new built-in exception of the type that the solution raised, `RuntimeError` for other types.
+    """
 
     def __init__(self, module: str, name: str, launch: tuple[str, ...] = _LAUNCH) -> None:
         self._process = subprocess.Popen(
@@ -119,9 +123,10 @@ class Candidate:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             sys.exit("the solution gave no answer that can be read")
         found = getattr(builtins, name, None)
-        # An `AssertionError` of the solution is not one of the test.
-        is_exception = isinstance(found, type) and issubclass(found, Exception)
-        raise found(text) if is_exception else RuntimeError(f"{name}: {text}")
+        if isinstance(found, type) and issubclass(found, Exception):
+            with contextlib.suppress(TypeError):  # some need more arguments
+                raise found(text)
+        raise RuntimeError(f"{name}: {text}")
 
     def close(self) -> None:
         """End the solution's process."""

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "artifact": ("chargehand.cli.storage", "artifact"),
         "stats": ("chargehand.cli.stats", "stats"),
         "audit": ("chargehand.cli.audit", "audit"),
+        "bench": ("chargehand.cli.bench.commands", "bench"),
         "decision": ("chargehand.cli.decisions", "decision"),
         "feedback": ("chargehand.cli.decisions", "feedback"),
     },
