@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.bench.records import RunHeader, TrialResult
+from chargehand.bench.records import BenchResult, RunHeader
 from chargehand.bench.statistics import (
     Interval,
     comparison_power,
@@ -65,7 +65,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     overhead: float
 
 
-class Comparison(Struct, frozen=True, kw_only=True):
+class RunComparison(Struct, frozen=True, kw_only=True):
     """Two runs on the problems that both judged, each problem counted once.
 
     `difference` is the second rate minus the first, `interval` its 95 % interval by paired bootstrap of problems.
@@ -98,7 +98,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
 
     run: RunHeader
     summary: RunSummary
-    results: tuple[TrialResult, ...]
+    results: tuple[BenchResult, ...]
 
 
 class RunListDocument(Struct, frozen=True, kw_only=True):
@@ -111,11 +111,11 @@ class ComparisonDocument(Struct, frozen=True, kw_only=True):
     """`bench compare`: runs, each pair of them, and the ids on the Pareto front of cost and rate."""
 
     runs: tuple[RunSummary, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[RunComparison, ...]
     front: tuple[str, ...]
 
 
-def summarize(header: RunHeader, results: Sequence[TrialResult]) -> RunSummary:
+def summarize(header: RunHeader, results: Sequence[BenchResult]) -> RunSummary:
     """Return a run in numbers."""
     outcomes = [each.outcome for each in results]
     judged = [each for each in results if _is_judged(each)]
@@ -156,12 +156,12 @@ def summarize(header: RunHeader, results: Sequence[TrialResult]) -> RunSummary:
 
 
 def compare_runs(
-    runs: Sequence[tuple[RunHeader, Sequence[TrialResult]]],
+    runs: Sequence[tuple[RunHeader, Sequence[BenchResult]]],
     *,
     metric: Metric = "solved",
     alpha: float = 0.05,
     seed: int = 0,
-) -> tuple[Comparison, ...]:
+) -> tuple[RunComparison, ...]:
     """Compare each pair of runs; raise `ValueError` if two of them share no judged problem."""
     made = [_compare(first, second, metric, alpha, seed) for first, second in combinations(runs, 2)]
     adjusted = holm([each.p for each in made])
@@ -176,12 +176,12 @@ def find_front(summaries: Sequence[RunSummary]) -> frozenset[str]:
 
 
 def _compare(
-    first: tuple[RunHeader, Sequence[TrialResult]],
-    second: tuple[RunHeader, Sequence[TrialResult]],
+    first: tuple[RunHeader, Sequence[BenchResult]],
+    second: tuple[RunHeader, Sequence[BenchResult]],
     metric: Metric,
     alpha: float,
     seed: int,
-) -> Comparison:
+) -> RunComparison:
     one, two = (_by_problem([each for each in run[1] if _is_judged(each)], metric) for run in (first, second))
     shared = sorted(one.keys() & two.keys())
     if not shared:
@@ -197,7 +197,7 @@ def _compare(
     discordance = math.fsum(map(abs, differences)) / len(shared)
     can_tell = discordance >= _POINTS
     p = sign_flip_exact(sums)
-    return Comparison(
+    return RunComparison(
         first=first[0].id,
         second=second[0].id,
         metric=metric,
@@ -217,13 +217,13 @@ def _compare(
     )
 
 
-def _is_judged(result: TrialResult) -> bool:
+def _is_judged(result: BenchResult) -> bool:
     return result.outcome not in ("error", "unvalidated") and (
         result.outcome == "not_promoted" or result.validation.judgement != "none"
     )
 
 
-def _by_problem(results: Sequence[TrialResult], metric: Metric) -> dict[str, list[bool]]:
+def _by_problem(results: Sequence[BenchResult], metric: Metric) -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = defaultdict(list)
     for each in results:
         found[each.problem].append(each.outcome == "solved" if metric == "solved" else each.passed)

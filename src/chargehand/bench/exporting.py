@@ -13,7 +13,7 @@ import msgspec
 
 from chargehand.bench.comparison import summarize
 from chargehand.bench.forms.harbor import require_exportable
-from chargehand.bench.records import Files, Problem, RunHeader, Suite, TrialResult
+from chargehand.bench.records import BenchProblem, BenchResult, BenchSuite, Files, RunHeader
 from chargehand.core.errors import UsageError
 
 _SCORER = "validator"
@@ -42,10 +42,10 @@ if timeout {seconds:g} sh -c {command}; then echo 1; else echo 0; fi > /logs/ver
 """
 
 
-def inspect_log(header: RunHeader, results: Sequence[TrialResult], suite: Suite) -> bytes:
+def inspect_log(header: RunHeader, results: Sequence[BenchResult], suite: BenchSuite) -> bytes:
     """Return the run as an evaluation log of Inspect (version 2, JSON); each trial is an epoch of its sample.
 
-    The score is `C` for a solved trial and `I` for others; trials that ended with an error have none.
+    The score is `C` for a solved trial and `I` for others; trials that ended with an error have no score.
     """
     summary = summarize(header, results)
     requests = {each.id: each.request for each in suite.problems}
@@ -87,7 +87,7 @@ def inspect_log(header: RunHeader, results: Sequence[TrialResult], suite: Suite)
     return msgspec.json.format(msgspec.json.encode(log))
 
 
-def _inspect_sample(result: TrialResult, request: str) -> dict[str, Any]:
+def _inspect_sample(result: BenchResult, request: str) -> dict[str, Any]:
     sample: dict[str, Any] = {
         "id": result.problem,
         "epoch": result.sample + 1,
@@ -103,7 +103,7 @@ def _inspect_sample(result: TrialResult, request: str) -> dict[str, Any]:
     return sample | {"scores": {_SCORER: {"value": value, "answer": result.tree, "explanation": result.message}}}
 
 
-def write_harbor(suite: Suite, place: Path) -> tuple[tuple[str, str], ...]:
+def write_harbor(suite: BenchSuite, place: Path) -> tuple[tuple[str, str], ...]:
     """Write the problems of a suite as tasks below a new directory; return those left out, with the reason.
 
     There a validator shares its container with the solution. Raises `UsageError` if the directory is not empty.
@@ -121,7 +121,7 @@ def write_harbor(suite: Suite, place: Path) -> tuple[tuple[str, str], ...]:
     return tuple(left_out)
 
 
-def _write_task(problem: Problem, place: Path) -> None:
+def _write_task(problem: BenchProblem, place: Path) -> None:
     validator = problem.validator
     assert validator is not None
     name = json.dumps(f"chargehand/{place.name}")

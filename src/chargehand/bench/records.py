@@ -20,7 +20,7 @@ Judgement = Literal["passed", "failed", "timed_out", "limit", "none"]
 that there is no validator."""
 
 
-class Validator(Struct, frozen=True, kw_only=True):
+class BenchValidator(Struct, frozen=True, kw_only=True):
     """A command of `sh` that judges a solution from another sandbox within `seconds`; exit code 0 accepts it.
 
     The command sees the problem's files and its own `files`, and runs programs on the solution with `under-test`.
@@ -36,7 +36,7 @@ class Validator(Struct, frozen=True, kw_only=True):
     reports: bool = False
 
 
-class Problem(Struct, frozen=True, kw_only=True):
+class BenchProblem(Struct, frozen=True, kw_only=True):
     """A repository, a request, and a validator that decides whether the request was fulfilled.
 
     The repository has `files`, or the tree of `commit` in the git repository `repository`. `checks` are the own
@@ -50,24 +50,24 @@ class Problem(Struct, frozen=True, kw_only=True):
     repository: str = ""
     commit: str = ""
     checks: tuple[str, ...] | None = None
-    validator: Validator | None = None
+    validator: BenchValidator | None = None
     gold: Files | None = None
     gold_script: str = ""
     seconds: float | None = None
     unsupported: str = ""
 
 
-class Suite(Struct, frozen=True, kw_only=True):
+class BenchSuite(Struct, frozen=True, kw_only=True):
     """Problems in a fixed order; `digest` is a hex SHA-256 of all that decides their results."""
 
     name: str
     form: str
-    problems: tuple[Problem, ...]
+    problems: tuple[BenchProblem, ...]
     digest: str
 
 
 class Validation(Struct, frozen=True, kw_only=True):
-    """A validator's judgement of one tree; `output` is the end of what it printed."""
+    """A validator's judgement of one tree; `output` is the end of its output."""
 
     judgement: Judgement
     exit_code: int | None = None
@@ -120,13 +120,13 @@ class RunHeader(Struct, frozen=True, kw_only=True):
     label: str = ""
 
 
-class TrialResult(Struct, frozen=True, kw_only=True):
+class BenchResult(Struct, frozen=True, kw_only=True):
     """The result of one trial: a problem solved once, as `sample`.
 
     `status` is the mission's; `reasons` are the codes of its reasons. `cheating` names the rules of missions that
     protect checks and tests and were broken. `cost_usd` is null if any call has no known cost. `seconds` are those
-    of the mission, `overhead` those of the runner besides mission and validation. `resumed` means that an earlier
-    process began the mission.
+    of the mission, `overhead` those that the runner adds to mission and validation. `resumed`
+    means that an earlier process began the mission.
     """
 
     problem: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from chargehand.bench.comparison import Comparison, ComparisonDocument, RunSummary
-from chargehand.bench.records import TrialResult
+from chargehand.bench.comparison import ComparisonDocument, RunComparison, RunSummary
+from chargehand.bench.records import BenchResult
 
 _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT, _EDGE = 640, 360, 48
 _MOST_ROWS = 5_000
 
 
-def render_report(document: ComparisonDocument, results: Sequence[TrialResult] = ()) -> str:
+def render_report(document: ComparisonDocument, results: Sequence[BenchResult] = ()) -> str:
     """Return the report of runs and their comparisons; all texts in it are escaped."""
     parts = [_runs_table(document.runs), _pareto_plot(document)]
     if document.comparisons:
@@ -88,7 +88,7 @@ def _runs_table(runs: Sequence[RunSummary]) -> str:
     return _table("Runs", heads, rows)
 
 
-def _comparisons_table(comparisons: Sequence[Comparison]) -> str:
+def _comparisons_table(comparisons: Sequence[RunComparison]) -> str:
     heads = (
         "First", "Second", "Problems", "Rates", "Difference", "95 %", "p (Holm)", "McNemar", "Differ",
         "Power at 5 points",

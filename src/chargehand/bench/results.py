@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from chargehand.bench.records import RunHeader, TrialResult
+from chargehand.bench.records import BenchResult, RunHeader
+from chargehand.core.codec import decode_as
 from chargehand.core.errors import NotFoundError, RefusedError, StoreError, UsageError
 
 _HEADER, _RESULTS, _LOCK, _SCRATCH = "run.json", "results.jsonl", "lock", "t"
@@ -40,21 +41,21 @@ class RunDirectory:
         """The header; raises `StoreError` (`bench_damaged`) if it cannot be read."""
         return _decode(self.path / _HEADER, (self.path / _HEADER).read_bytes(), RunHeader)
 
-    def results(self) -> tuple[TrialResult, ...]:
+    def results(self) -> tuple[BenchResult, ...]:
         """Return the last result of each trial, in the order of problems and samples.
 
         An incomplete last line is left out. Raises `StoreError` (`bench_damaged`) for any other unreadable line.
         """
-        found: dict[tuple[str, int], TrialResult] = {}
+        found: dict[tuple[str, int], BenchResult] = {}
         file = self.path / _RESULTS
         with contextlib.suppress(FileNotFoundError):
             for line in file.read_bytes().split(b"\n")[:-1]:
-                result = _decode(file, line, TrialResult)
+                result = _decode(file, line, BenchResult)
                 found[result.key] = result
         order = {name: number for number, name in enumerate(self.header.problems)}
         return tuple(sorted(found.values(), key=lambda each: (order.get(each.problem, 0), each.sample)))
 
-    def append(self, result: TrialResult) -> None:
+    def append(self, result: BenchResult) -> None:
         """Write a result to disk; returns once it is synced."""
         with self._append, open(self.path / _RESULTS, "ab", buffering=0) as file:
             file.write(msgspec.json.encode(result) + b"\n")
@@ -141,7 +142,7 @@ def remove_scratch(path: Path) -> None:
 
 def _decode(file: Path, content: bytes, kind: type[_T]) -> _T:
     try:
-        return msgspec.json.decode(content, type=kind)
+        return decode_as(content, kind)
     except (msgspec.DecodeError, ValueError) as error:
         raise StoreError(
             f"{file} is damaged: {error}", code="bench_damaged", hint="restore the file, or start a new run"

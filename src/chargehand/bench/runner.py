@@ -1,4 +1,4 @@
-"""Runs the trials of a run: several at once, each at most once, and from where a killed process left off."""
+"""Runs the trials of a run: several at once, each at most once, and the rest of a killed process's run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import msgspec
 
 from chargehand import __version__
 from chargehand.app.composition import App
-from chargehand.bench.records import Arm, Problem, ProblemCheck, RunHeader, Suite, TrialResult
+from chargehand.bench.records import Arm, BenchProblem, BenchResult, BenchSuite, ProblemCheck, RunHeader
 from chargehand.bench.results import RunDirectory, create_run, remove_scratch
 from chargehand.bench.trials import Trial, TrialRun
 from chargehand.bench.validation import check_problem
 from chargehand.configuration.locations import state_home
 from chargehand.core.errors import ExhaustedError, RefusedError, UsageError
 
-OnResult = Callable[[TrialResult], None]
+OnResult = Callable[[BenchResult], None]
 OnCheck = Callable[[ProblemCheck], None]
 
 
@@ -35,11 +35,11 @@ def bench_root(environ: Mapping[str, str]) -> Path:
 
 
 def check_suite(
-    suite: Suite, environ: Mapping[str, str], *, jobs: int = 1, on_check: OnCheck | None = None
+    suite: BenchSuite, environ: Mapping[str, str], *, jobs: int = 1, on_check: OnCheck | None = None
 ) -> tuple[ProblemCheck, ...]:
     """Check every problem of a suite; return the checks in its order. Raises `TierUnavailableError`."""
 
-    def check(problem: Problem) -> ProblemCheck:
+    def check(problem: BenchProblem) -> ProblemCheck:
         place = Path(tempfile.mkdtemp(prefix="bench-check-"))
         app = App(environ={**environ, "CHARGEHAND_HOME": str(place / "home")}, cwd=place, starts_workers=False)
         try:
@@ -57,7 +57,7 @@ def check_suite(
 
 
 def new_run(
-    suite: Suite,
+    suite: BenchSuite,
     path: Path,
     environ: Mapping[str, str],
     *,
@@ -69,7 +69,7 @@ def new_run(
     label: str = "",
     clones: Path | None = None,
 ) -> RunDirectory:
-    """Record a run of the valid problems of a suite; raise `RefusedError` (`bench_invalid`) if there are none."""
+    """Record a run of the valid problems of a suite; raise `RefusedError` (`bench_invalid`) without any."""
     bad = {each.id: each for each in checks if each.status in ("invalid", "unsupported")}
     names = tuple(each.id for each in suite.problems if each.id not in bad)
     if not names:
@@ -98,7 +98,7 @@ def new_run(
     return create_run(bench_root(environ), header)
 
 
-class Runner:
+class BenchRunner:
     """Runs the remaining trials of one run with `jobs` at once.
 
     No trial starts once the known costs have reached `max_usd`. Raises `UsageError` (`bench_changed`) for another
@@ -108,7 +108,7 @@ class Runner:
     def __init__(
         self,
         run: RunDirectory,
-        suite: Suite,
+        suite: BenchSuite,
         environ: Mapping[str, str],
         *,
         jobs: int = 1,
@@ -137,7 +137,7 @@ class Runner:
             trial.interrupt()
         return bool(self._active)
 
-    async def work(self) -> tuple[TrialResult, ...]:
+    async def work(self) -> tuple[BenchResult, ...]:
         """Run all trials that have no result; return the results of the whole run.
 
         Raises the errors of `prepare_run` if the arm cannot be run, and of `RunDirectory.writing`.
@@ -196,7 +196,7 @@ class Runner:
         self.short_of_money = self._max_usd is not None and self._spent >= self._max_usd
         return self.short_of_money
 
-    def _run_one(self, trial: TrialRun, key: tuple[str, int]) -> TrialResult | None:
+    def _run_one(self, trial: TrialRun, key: tuple[str, int]) -> BenchResult | None:
         """Run one trial and record its result; its scratch state is removed only after that."""
         result = trial.run()
         if result is not None:
@@ -222,7 +222,7 @@ def trial_seed(seed: int, problem: str, sample: int) -> int:
     return random.Random(f"{seed}/{problem}/{sample}").getrandbits(32)
 
 
-def outcome_digest(results: Sequence[TrialResult]) -> str:
-    """Return a hex SHA-256 of what a run found, without times, costs and texts."""
+def outcome_digest(results: Sequence[BenchResult]) -> str:
+    """Return a hex SHA-256 of a run's findings, without times, costs and texts."""
     found = [(each.problem, each.sample, each.outcome, each.status, each.tree, each.passed) for each in results]
     return hashlib.sha256(msgspec.json.encode(found)).hexdigest()

@@ -10,14 +10,14 @@ import msgspec
 
 from chargehand.bench.forms.directories import PROBLEM_FILE, load_directory
 from chargehand.bench.forms.files import suite_error
-from chargehand.bench.records import Files, Problem, Suite
+from chargehand.bench.records import BenchProblem, BenchSuite, Files
 
 Form = Literal["directory", "humaneval", "swebench", "harbor"]
 FORMS: tuple[str, ...] = get_args(Form)
 _LINES = (".jsonl", ".jsonl.gz", ".json")
 
 
-def load_suite(path: Path, *, form: str | None = None, clones: Path | None = None) -> Suite:
+def load_suite(path: Path, *, form: str | None = None, clones: Path | None = None) -> BenchSuite:
     """Read a suite; its form is detected unless it is given.
 
     `clones` has the repositories of a suite in the form of SWE-bench. Raises `UsageError` (`suite_invalid`).
@@ -32,10 +32,10 @@ def load_suite(path: Path, *, form: str | None = None, clones: Path | None = Non
     if doubled := sorted({each for each in ids if ids.count(each) > 1})[:3]:
         raise suite_error(f"{str(path)!r} names problems twice: {', '.join(doubled)}")
     name = path.resolve().name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
-    return Suite(name=name, form=form, problems=problems, digest=_digest(problems))
+    return BenchSuite(name=name, form=form, problems=problems, digest=_digest(problems))
 
 
-def select_problems(suite: Suite, ids: tuple[str, ...] = (), limit: int | None = None) -> Suite:
+def select_problems(suite: BenchSuite, ids: tuple[str, ...] = (), limit: int | None = None) -> BenchSuite:
     """Return the suite with the named problems only, at most `limit`; raise `UsageError` for an unknown id."""
     known = {each.id for each in suite.problems}
     if missing := [each for each in ids if each not in known]:
@@ -46,7 +46,7 @@ def select_problems(suite: Suite, ids: tuple[str, ...] = (), limit: int | None =
     return msgspec.structs.replace(suite, problems=kept)
 
 
-def _load(path: Path, form: str, clones: Path | None) -> tuple[Problem, ...]:
+def _load(path: Path, form: str, clones: Path | None) -> tuple[BenchProblem, ...]:
     match form:
         case "directory":
             return load_directory(path)
@@ -82,7 +82,7 @@ def _detect(path: Path) -> Form:
     return "swebench"
 
 
-def _digest(problems: tuple[Problem, ...]) -> str:
+def _digest(problems: tuple[BenchProblem, ...]) -> str:
     digest = hashlib.sha256()
 
     def add(*parts: object) -> None:

@@ -14,7 +14,8 @@ import msgspec
 
 from chargehand.app.composition import App
 from chargehand.app.runs import RunStart, continue_mission, prepare_run, release_running, run_mission
-from chargehand.bench.records import Arm, Outcome, Problem, TrialResult, Validation
+from chargehand.app.sandbox_commands import open_outside_judge
+from chargehand.bench.records import Arm, BenchProblem, BenchResult, Outcome, Validation
 from chargehand.bench.validation import is_own_fault, make_repository, validate
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError
@@ -37,7 +38,7 @@ CHEATING = frozenset(
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A problem to solve once, in the directory `place`, with the environment of the user's commands."""
 
-    problem: Problem
+    problem: BenchProblem
     sample: int
     seed: int
     arm: Arm
@@ -78,7 +79,7 @@ class TrialRun:
             if loop is not None and app is not None:
                 loop.call_soon_threadsafe(functools.partial(release_running, app))
 
-    def run(self) -> TrialResult | None:
+    def run(self) -> BenchResult | None:
         """Return the result, `None` if the trial was interrupted.
 
         A trial begun by a process that was killed continues. Raises the errors of `prepare_run` for a request that
@@ -96,7 +97,7 @@ class TrialRun:
                 self._app = self._loop = None
             app.close()
 
-    def _run(self, app: App, repository: Path, began: float) -> TrialResult | None:
+    def _run(self, app: App, repository: Path, began: float) -> BenchResult | None:
         known = app.store.log.missions()
         began_mission = time.monotonic()
         prepared = None if known else prepare_run(app, self._request(repository))
@@ -128,7 +129,7 @@ class TrialRun:
         except ChargehandError as error:
             if not is_own_fault(error):
                 raise
-            return self._failed(error, began)
+            return self._error_result(error, began)
         if state is None:
             return None
         return self._result(state, validation, message, began, resumed=prepared is None)
@@ -153,18 +154,18 @@ class TrialRun:
         tree = last_tree(state)
         if tree is None or state.base is None:
             return Validation(judgement="none")
-        async with app.mission_session(state.id, recorded=True) as (_, session):
-            return await validate(session, self._trial.problem, tree)
+        async with open_outside_judge(app, mission=state.id) as judge:
+            return await validate(judge, self._trial.problem, tree)
 
     def _result(
         self, state: MissionState, validation: Validation, message: str, began: float, *, resumed: bool
-    ) -> TrialResult:
+    ) -> BenchResult:
         codes = tuple(dict.fromkeys(reason.code for reason in state.reasons))
         last = state.attempts[-1] if state.attempts else None
         seconds = mission_seconds(state) or 0.0
         said = message or "; ".join(reason.message for reason in state.reasons)
         spent = time.monotonic() - began
-        return TrialResult(
+        return BenchResult(
             problem=self._trial.problem.id,
             sample=self._trial.sample,
             seed=self._trial.seed,
@@ -185,9 +186,9 @@ class TrialRun:
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _failed(self, error: ChargehandError, began: float) -> TrialResult:
+    def _error_result(self, error: ChargehandError, began: float) -> BenchResult:
         trial = self._trial
-        return TrialResult(
+        return BenchResult(
             problem=trial.problem.id,
             sample=trial.sample,
             seed=trial.seed,

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from chargehand.app.composition import App
-from chargehand.app.wiring.session import Session
+from chargehand.app.sandbox_commands import OutsideJudge, open_outside_judge
 from chargehand.bench.forms.files import run_git
-from chargehand.bench.records import Files, Judgement, Problem, ProblemCheck, Validation
+from chargehand.bench.records import BenchProblem, Judgement, ProblemCheck, Validation
 from chargehand.core.errors import ChargehandError
 from chargehand.core.text import printable
 from chargehand.missions.missions import OutsideTrial
@@ -24,7 +24,7 @@ _AUTHOR = {
 }
 
 
-def make_repository(problem: Problem, place: Path) -> Path:
+def make_repository(problem: BenchProblem, place: Path) -> Path:
     """Make the git repository of a problem in `place`, with one commit and no other history.
 
     It is complete or absent after a crash, and reused if present. Raises `UsageError` (`suite_invalid`).
@@ -58,17 +58,15 @@ def make_repository(problem: Problem, place: Path) -> Path:
     return repository
 
 
-async def validate(session: Session, problem: Problem, tree: str) -> Validation:
-    """Judge a tree over the session's base by the problem's validator; raise as `Missions.judge_outside` does."""
+async def validate(judge: OutsideJudge, problem: BenchProblem, tree: str) -> Validation:
+    """Judge a tree by the problem's validator; raise as `Missions.judge_outside` does."""
     validator = problem.validator
     if validator is None:
         return Validation(judgement="none")
     trial = OutsideTrial(
         command=validator.command, seconds=validator.seconds, files=validator.files, over=validator.over
     )
-    done = await session.missions.judge_outside(
-        session.base, trial, tree=tree, setup_directory=session.places.checks
-    )
+    done = await judge.judge(trial, tree)
     judgement: Judgement = "passed" if done.passed else "failed"
     limit = done.limit or done.ended.limit
     if done.ended.timed_out:
@@ -85,7 +83,7 @@ async def validate(session: Session, problem: Problem, tree: str) -> Validation:
     )
 
 
-def check_problem(app: App, problem: Problem, place: Path) -> ProblemCheck:
+def check_problem(app: App, problem: BenchProblem, place: Path) -> ProblemCheck:
     """Check that a problem's validator rejects the unchanged files and accepts the known solution, if any.
 
     `place` is for its repository. Raises the errors of the sandbox, not those of the problem.
@@ -97,14 +95,14 @@ def check_problem(app: App, problem: Problem, place: Path) -> ProblemCheck:
     return asyncio.run(_check(app, problem, place))
 
 
-async def _check(app: App, problem: Problem, place: Path) -> ProblemCheck:
+async def _check(app: App, problem: BenchProblem, place: Path) -> ProblemCheck:
     repository = await asyncio.to_thread(make_repository, problem, place)
-    async with app.session(repository) as session:
-        base = session.base.tree
-        null = await validate(session, problem, base)
+    async with open_outside_judge(app, repository=repository) as judge:
+        null = await validate(judge, problem, judge.base_tree)
         gold = None
         if problem.gold is not None:
-            gold = await validate(session, problem, await _gold_tree(session, problem, problem.gold))
+            tree = await judge.make_tree(problem.gold, script=problem.gold_script, seconds=_GOLD_SECONDS)
+            gold = await validate(judge, problem, tree)
     reason = ""
     if null.judgement == "passed":
         reason = "its validator accepts the unchanged files"
@@ -118,20 +116,6 @@ async def _check(app: App, problem: Problem, place: Path) -> ProblemCheck:
         gold=gold.judgement if gold else None,
         reason=reason,
     )
-
-
-async def _gold_tree(session: Session, problem: Problem, files: Files) -> str:
-    tree = await asyncio.to_thread(lay_over, session, files)
-    if not problem.gold_script:
-        return tree
-    async with session.open_workspace(tree=tree) as (workspace, sandbox):
-        await sandbox.exec(["sh", "-c", problem.gold_script], timeout=_GOLD_SECONDS)
-        return (await asyncio.to_thread(workspace.checkpoint, "command")).tree
-
-
-def lay_over(session: Session, files: Files) -> str:
-    """Return the base's tree with these files over it."""
-    return session.depot.lay_over(session.base.tree, files)
 
 
 def is_own_fault(error: ChargehandError) -> bool:

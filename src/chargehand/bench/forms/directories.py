@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from chargehand.bench.forms.files import apply_patch, read_directory, run_git, suite_error
-from chargehand.bench.records import Files, Problem, Validator
+from chargehand.bench.records import BenchProblem, BenchValidator, Files
+from chargehand.core.codec import convert_to
 
 PROBLEM_FILE = "problem.toml"
 
@@ -30,16 +31,16 @@ class _ProblemKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float | None = None
 
 
-def load_directory(root: Path) -> tuple[Problem, ...]:
+def load_directory(root: Path) -> tuple[BenchProblem, ...]:
     """Return the problems of a suite, sorted by id (the folder's path); raise `UsageError` (`suite_invalid`)."""
     return tuple(load_problem(path.parent, root) for path in sorted(root.rglob(PROBLEM_FILE)))
 
 
-def load_problem(place: Path, root: Path) -> Problem:
+def load_problem(place: Path, root: Path) -> BenchProblem:
     """Return the problem of one folder."""
     file = place / PROBLEM_FILE
     try:
-        keys = msgspec.convert(tomllib.loads(file.read_text("utf-8")), _ProblemKeys)
+        keys = convert_to(tomllib.loads(file.read_text("utf-8")), _ProblemKeys)
     except (OSError, ValueError) as error:  # msgspec's and tomllib's errors too
         raise suite_error(f"{file}: {error}") from error
     files = read_directory(place / "project")
@@ -56,14 +57,14 @@ def load_problem(place: Path, root: Path) -> Problem:
     if keys.validator is not None:
         if not 0 < keys.validator.seconds <= 3600:
             raise suite_error(f"{file}: validator.seconds = {keys.validator.seconds:g}", "give 1 to 3600 seconds")
-        validator = Validator(
+        validator = BenchValidator(
             command=keys.validator.command,
             seconds=keys.validator.seconds,
             files=read_directory(place / "validator"),
             over=read_directory(place / "over"),
             reports=keys.validator.reports,
         )
-    return Problem(
+    return BenchProblem(
         id=place.relative_to(root).as_posix(),
         request=keys.request,
         files=files,

@@ -18,7 +18,7 @@ _EXECUTABLE = 0o100
 
 def suite_error(message: str, hint: str = "") -> UsageError:
     """Return the error of a suite that cannot be read."""
-    return UsageError(message, code="suite_invalid", hint=hint or "docs/how-to/benchmarks.md describes the forms")
+    return UsageError(message, code="suite_invalid", hint=hint or "chargehand bench check --help names the forms")
 
 
 def read_directory(root: Path, *, prefix: str = "") -> dict[str, tuple[bytes, bool] | None]:

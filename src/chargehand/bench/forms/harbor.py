@@ -15,7 +15,7 @@ from typing import Any
 
 from chargehand.bench.forms.files import read_directory, suite_error
 from chargehand.bench.inside import report_check
-from chargehand.bench.records import Files, Problem, Validator
+from chargehand.bench.records import BenchProblem, BenchValidator, Files
 from chargehand.core.errors import UsageError
 
 _TOP = "/workspace"
@@ -31,15 +31,15 @@ _UNSUPPORTED_KEYS = ("docker_image", "mcp_servers", "gpus", "tpu", "healthcheck"
 
 
 class _Unsupported(Exception):
-    """A task needs what this product cannot do; the text says what."""
+    """A task needs something that this product cannot do: the text."""
 
 
-def load_harbor(root: Path) -> tuple[Problem, ...]:
+def load_harbor(root: Path) -> tuple[BenchProblem, ...]:
     """Return the tasks below a directory, sorted by path; raise `UsageError` (`suite_invalid`)."""
     return tuple(_task(path.parent, root) for path in sorted(root.rglob("task.toml")))
 
 
-def _task(place: Path, root: Path) -> Problem:
+def _task(place: Path, root: Path) -> BenchProblem:
     name = place.relative_to(root).as_posix() if place != root else place.resolve().name
     try:
         config = tomllib.loads((place / "task.toml").read_text("utf-8"))
@@ -48,12 +48,12 @@ def _task(place: Path, root: Path) -> Problem:
     except (OSError, ValueError) as error:
         raise suite_error(f"{place}: {error}") from error
     try:
-        return _supported(place, name, config, text)
+        return _read_task(place, name, config, text)
     except _Unsupported as reason:
-        return Problem(id=name, request=text, unsupported=str(reason))
+        return BenchProblem(id=name, request=text, unsupported=str(reason))
 
 
-def _supported(place: Path, name: str, config: dict[str, Any], text: str) -> Problem:
+def _read_task(place: Path, name: str, config: dict[str, Any], text: str) -> BenchProblem:
     if config.get("steps"):
         raise _Unsupported("it has several steps")
     environment, verifier = config.get("environment") or {}, config.get("verifier") or {}
@@ -71,12 +71,12 @@ def _supported(place: Path, name: str, config: dict[str, Any], text: str) -> Pro
     if needed := _NEEDS_NETWORK.search(script[0].decode("utf-8", "replace")):
         raise _Unsupported(f"its tests/test.sh installs programs ({needed[0]})")
     solution = _replace_paths(read_directory(place / "solution", prefix=".harbor/solution/"), paths)
-    return Problem(
+    return BenchProblem(
         id=name,
         request=_in_text(text, paths),
         # Harbor has no checks for the agent: any change that inspection accepts counts as a result.
         files={_CONFIGURATION: (b"[project]\nchecks = []\n", False), **_replace_paths(files, paths)},
-        validator=Validator(
+        validator=BenchValidator(
             command=f"python3 -I {_PROGRAM} reward {_TESTS}/test.sh {_LOGS}",
             seconds=float(verifier.get("timeout_sec", 600.0)),
             files={_PROGRAM: (Path(report_check.__file__).read_bytes(), False)},
@@ -144,12 +144,12 @@ def _replace_paths(files: Files, paths: dict[str, str]) -> dict[str, tuple[bytes
 
 
 def _in_text(text: str, paths: dict[str, str]) -> str:
-    """Return a text with paths of the container replaced where they begin a path."""
+    """Return a text with the container's paths replaced, unless they are part of a longer name."""
     names = "|".join(re.escape(each) for each in sorted(paths, key=len, reverse=True))
     return re.sub(rf"(?<![\w./-])(?:{names})(?![\w-])", lambda found: paths[found[0]], text)
 
 
-def require_exportable(problem: Problem) -> None:
+def require_exportable(problem: BenchProblem) -> None:
     """Raise `UsageError` unless the problem can be written as a task."""
     if problem.validator is None or problem.unsupported or problem.repository:
         reason = problem.unsupported or ("its files are in a repository" if problem.repository else "no validator")

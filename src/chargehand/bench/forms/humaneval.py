@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from chargehand.bench.inside import function_check
-from chargehand.bench.records import Problem, Validator
+from chargehand.bench.records import BenchProblem, BenchValidator
+from chargehand.core.codec import convert_to
 from chargehand.core.errors import UsageError
 
 _MODULE = "solution"
@@ -23,7 +24,7 @@ _REQUEST = (
 )
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _HumanEvalLine(msgspec.Struct, frozen=True):
     task_id: str
     prompt: str
     entry_point: str
@@ -46,19 +47,19 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
         ) from error
 
 
-def load_humaneval(path: Path) -> tuple[Problem, ...]:
+def load_humaneval(path: Path) -> tuple[BenchProblem, ...]:
     """Return the problems of a file; raise `UsageError` (`suite_invalid`)."""
     problems = []
     for number, value in read_lines(path):
         try:
-            line = msgspec.convert(value, _Line)
+            line = convert_to(value, _HumanEvalLine)
         except msgspec.ValidationError as error:
             raise UsageError(f"{path}: line {number}: {error}", code="suite_invalid") from error
         problems.append(_problem(line))
     return tuple(problems)
 
 
-def _problem(line: _Line) -> Problem:
+def _problem(line: _HumanEvalLine) -> BenchProblem:
     gold = line.prompt + line.canonical_solution if line.canonical_solution else ""
     task: dict[str, object] = {
         "entry_point": line.entry_point,
@@ -69,12 +70,12 @@ def _problem(line: _Line) -> Problem:
         "known": bool(gold),
     }
     file = f"{_MODULE}.py"
-    return Problem(
+    return BenchProblem(
         id=line.task_id,
         request=_REQUEST.format(name=line.entry_point, module=_MODULE),
         files={file: (line.prompt.encode(), False)},
         checks=(f"python3 -c 'import {_MODULE}'",),
-        validator=Validator(
+        validator=BenchValidator(
             command=f"python3 -I {_PROGRAM} {_TASK}",
             files={
                 _PROGRAM: (Path(function_check.__file__).read_bytes(), False),

@@ -11,14 +11,15 @@ import msgspec
 from chargehand.bench.forms.files import apply_patch, run_git, suite_error
 from chargehand.bench.forms.humaneval import read_lines
 from chargehand.bench.inside import report_check
-from chargehand.bench.records import Problem, Validator
+from chargehand.bench.records import BenchProblem, BenchValidator
+from chargehand.core.codec import convert_to, decode_as
 from chargehand.core.errors import UsageError
 
 _PROGRAM, _NAMES = ".validator/report_check.py", ".validator/names.json"
 _SECONDS = 1800.0
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _SweBenchRecord(msgspec.Struct, frozen=True):
     instance_id: str
     repo: str
     base_commit: str
@@ -30,7 +31,7 @@ class _Record(msgspec.Struct, frozen=True):
     patch: str = ""
 
 
-def load_swebench(path: Path, clones: Path | None) -> tuple[Problem, ...]:
+def load_swebench(path: Path, clones: Path | None) -> tuple[BenchProblem, ...]:
     """Return the problems of a `.jsonl` file or a JSON list; raise `UsageError` (`suite_invalid`).
 
     The clone of `owner/name` is `owner__name`, `owner/name` or `name` below `clones`. A problem without a clone is
@@ -40,7 +41,7 @@ def load_swebench(path: Path, clones: Path | None) -> tuple[Problem, ...]:
     problems = []
     for number, value in enumerate(values, 1):
         try:
-            problems.append(_problem(msgspec.convert(value, _Record), clones))
+            problems.append(_problem(convert_to(value, _SweBenchRecord), clones))
         except msgspec.ValidationError as error:
             raise suite_error(f"{path}: record {number}: {error}") from error
     return tuple(problems)
@@ -56,7 +57,7 @@ def _read_list(path: Path) -> list[Any]:
     return found
 
 
-def _problem(record: _Record, clones: Path | None) -> Problem:
+def _problem(record: _SweBenchRecord, clones: Path | None) -> BenchProblem:
     names = [*_names(record.FAIL_TO_PASS), *_names(record.PASS_TO_PASS)]
     clone = _find_clone(record.repo, clones)
     unsupported = ""
@@ -65,22 +66,22 @@ def _problem(record: _Record, clones: Path | None) -> Problem:
     elif not names or not all("::" in name for name in names):
         unsupported = "its tests are not named as pytest names them"
     if clone is None or unsupported:
-        return Problem(id=record.instance_id, request=record.problem_statement, unsupported=unsupported)
+        return BenchProblem(id=record.instance_id, request=record.problem_statement, unsupported=unsupported)
     try:
         commit = run_git(clone, "rev-parse", "--verify", f"{record.base_commit}^{{commit}}").decode().strip()
         tests = apply_patch(clone, commit, record.test_patch)
         gold = apply_patch(clone, commit, record.patch) or None
     except UsageError as error:
         reason = f"its commit or patches do not fit the clone: {error.message}"
-        return Problem(id=record.instance_id, request=record.problem_statement, unsupported=reason)
+        return BenchProblem(id=record.instance_id, request=record.problem_statement, unsupported=reason)
     files = sorted({name.partition("::")[0] for name in names})
     wanted = json.dumps({"files": files, "names": names}).encode()
-    return Problem(
+    return BenchProblem(
         id=record.instance_id,
         request=record.problem_statement,
         repository=str(clone.resolve()),
         commit=commit,
-        validator=Validator(
+        validator=BenchValidator(
             command=f"python3 -I {_PROGRAM} tests {_NAMES}",
             seconds=_SECONDS,
             files={_PROGRAM: (Path(report_check.__file__).read_bytes(), False), _NAMES: (wanted, False)},
@@ -92,7 +93,7 @@ def _problem(record: _Record, clones: Path | None) -> Problem:
 
 
 def _names(value: list[str] | str) -> list[str]:
-    return msgspec.json.decode(value, type=list[str]) if isinstance(value, str) else value
+    return decode_as(value, list[str]) if isinstance(value, str) else value
 
 
 def _find_clone(repo: str, clones: Path | None) -> Path | None:

@@ -104,7 +104,7 @@ class Candidate:
         )
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
-        """Return the answer as plain values; raises `SystemExit` if the solution gives none."""
+        """Return the answer as plain values; raises `SystemExit` without an answer."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None

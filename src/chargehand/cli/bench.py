@@ -13,7 +13,7 @@ from chargehand.cli.terminal.options import CommandGroup, json_option
 
 if TYPE_CHECKING:
     from chargehand.bench.comparison import Metric, RunSummary
-    from chargehand.bench.records import ProblemCheck, RunHeader, Suite, TrialResult
+    from chargehand.bench.records import BenchResult, BenchSuite, ProblemCheck, RunHeader
     from chargehand.bench.results import RunDirectory
     from chargehand.cli.terminal.output import Output
 
@@ -103,7 +103,7 @@ def run(
 
     \b
     Example:
-      chargehand bench run HumanEval.jsonl.gz --agent native --model gpt --n 3 --jobs 4
+      chargehand bench run HumanEval.jsonl.gz --agent native --n 3 --jobs 4
     """
     from chargehand.bench.records import Arm
     from chargehand.bench.runner import new_run
@@ -269,13 +269,13 @@ def export(out: Output, name: str, inspect: Path | None, harbor: Path | None, ht
 
 def _load(
     suite: Path, form: str | None, clones: Path | None, only: tuple[str, ...] = (), limit: int | None = None
-) -> Suite:
+) -> BenchSuite:
     from chargehand.bench.suites import load_suite, select_problems
 
     return select_problems(load_suite(suite, form=form, clones=clones), only, limit)
 
 
-def _load_again(header: RunHeader) -> Suite:
+def _load_again(header: RunHeader) -> BenchSuite:
     return _load(Path(header.suite), header.form, Path(header.clones) if header.clones else None)
 
 
@@ -290,7 +290,7 @@ def _check_statuses(checks: tuple[ProblemCheck, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.status for each in checks))
 
 
-def _check(out: Output, suite: Suite, jobs: int, *, quiet: bool = False) -> tuple[ProblemCheck, ...]:
+def _check(out: Output, suite: BenchSuite, jobs: int, *, quiet: bool = False) -> tuple[ProblemCheck, ...]:
     from chargehand.bench.runner import check_suite
 
     def tell(done: ProblemCheck) -> None:
@@ -300,17 +300,17 @@ def _check(out: Output, suite: Suite, jobs: int, *, quiet: bool = False) -> tupl
     return check_suite(suite, os.environ, jobs=jobs, on_check=tell)
 
 
-def _work(out: Output, run: RunDirectory, suite: Suite, jobs: int, max_cost: float | None) -> int:
-    from chargehand.bench.runner import Runner
+def _work(out: Output, run: RunDirectory, suite: BenchSuite, jobs: int, max_cost: float | None) -> int:
+    from chargehand.bench.runner import BenchRunner
     from chargehand.cli.terminal.failures import INTERRUPTED
     from chargehand.cli.terminal.interrupt import Stop, run_async
 
-    def tell(done: TrialResult) -> None:
+    def tell(done: BenchResult) -> None:
         cheats = f" ({', '.join(done.cheating)})" if done.cheating else ""
         out.notice(f"{done.problem} #{done.sample}: {done.outcome}{cheats}, {done.seconds:.1f} s")
 
     out.notice(f"Run {run.path.name}: {run.path}")
-    runner = Runner(run, suite, os.environ, jobs=jobs, max_usd=max_cost, on_result=tell)
+    runner = BenchRunner(run, suite, os.environ, jobs=jobs, max_usd=max_cost, on_result=tell)
 
     async def work(stop: Stop) -> None:
         stop.end = runner.stop
