@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Literal
 
@@ -161,9 +162,11 @@ def compare_runs(
     metric: Metric = "solved",
     alpha: float = 0.05,
     seed: int = 0,
+    resamples: int = 2_000,
 ) -> tuple[RunComparison, ...]:
     """Compare each pair of runs; raise `ValueError` if two of them share no judged problem."""
-    made = [_compare(first, second, metric, alpha, seed) for first, second in combinations(runs, 2)]
+    bootstrap = partial(paired_bootstrap, seed=seed, resamples=resamples)
+    made = [_compare(first, second, metric, alpha, bootstrap) for first, second in combinations(runs, 2)]
     adjusted = holm([each.p for each in made])
     return tuple(replace(each, adjusted=p, differs=p <= alpha) for each, p in zip(made, adjusted, strict=True))
 
@@ -180,7 +183,7 @@ def _compare(
     second: tuple[RunHeader, Sequence[BenchResult]],
     metric: Metric,
     alpha: float,
-    seed: int,
+    bootstrap: Callable[[Sequence[float]], Interval],
 ) -> RunComparison:
     one, two = (_by_problem([each for each in run[1] if _is_judged(each)], metric) for run in (first, second))
     shared = sorted(one.keys() & two.keys())
@@ -204,7 +207,7 @@ def _compare(
         problems=len(shared),
         rates=(_mean(one, shared), _mean(two, shared)),
         difference=math.fsum(differences) / len(shared),
-        interval=paired_bootstrap(differences, seed=seed),
+        interval=bootstrap(differences),
         p=p,
         adjusted=p,
         mcnemar=mcnemar_exact(len(lost), len(gained)) if scale == 1 else None,

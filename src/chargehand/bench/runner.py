@@ -17,11 +17,10 @@ from pathlib import Path
 import msgspec
 
 from chargehand import __version__
-from chargehand.app.composition import App
 from chargehand.bench.records import Arm, BenchProblem, BenchResult, BenchSuite, ProblemCheck, RunHeader
 from chargehand.bench.results import RunDirectory, create_run, remove_scratch
 from chargehand.bench.trials import Trial, TrialRun
-from chargehand.bench.validation import check_problem
+from chargehand.bench.validation import check_problem, open_scratch
 from chargehand.configuration.locations import state_home
 from chargehand.core.errors import ExhaustedError, RefusedError, UsageError
 
@@ -41,12 +40,11 @@ def check_suite(
 
     def check(problem: BenchProblem) -> ProblemCheck:
         place = Path(tempfile.mkdtemp(prefix="bench-check-"))
-        app = App(environ={**environ, "CHARGEHAND_HOME": str(place / "home")}, cwd=place, starts_workers=False)
         try:
             place.chmod(0o755)
-            done = check_problem(app, problem, place)
+            with open_scratch(place / "home", place, environ) as app:
+                done = check_problem(app, problem, place)
         finally:
-            app.close()
             remove_scratch(place)
         if on_check is not None:
             on_check(done)

@@ -16,7 +16,7 @@ from chargehand.app.composition import App
 from chargehand.app.runs import RunStart, continue_mission, prepare_run, release_running, run_mission
 from chargehand.app.sandbox_commands import open_outside_judge
 from chargehand.bench.records import Arm, BenchProblem, BenchResult, Outcome, Validation
-from chargehand.bench.validation import is_own_fault, make_repository, validate
+from chargehand.bench.validation import is_own_fault, make_repository, open_scratch, validate
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError
 from chargehand.core.events import Event, Payload
@@ -88,14 +88,12 @@ class TrialRun:
         began = time.monotonic()
         trial = self._trial
         repository = make_repository(trial.problem, trial.place)
-        environ = {**trial.environ, "CHARGEHAND_HOME": str(trial.place / "home")}
-        app = App(environ=environ, cwd=repository, starts_workers=False)
-        try:
-            return self._run(app, repository, began)
-        finally:
-            with self._guard:
-                self._app = self._loop = None
-            app.close()
+        with open_scratch(trial.place / "home", repository, trial.environ) as app:
+            try:
+                return self._run(app, repository, began)
+            finally:
+                with self._guard:
+                    self._app = self._loop = None
 
     def _run(self, app: App, repository: Path, began: float) -> BenchResult | None:
         known = app.store.log.missions()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import secrets
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from chargehand.app.composition import App
 from chargehand.app.sandbox_commands import OutsideJudge, open_outside_judge
 from chargehand.bench.forms.files import run_git
 from chargehand.bench.records import BenchProblem, Judgement, ProblemCheck, Validation
+from chargehand.configuration.locations import state_home
 from chargehand.core.errors import ChargehandError
 from chargehand.core.text import printable
 from chargehand.missions.missions import OutsideTrial
 
+_MACHINE = "machine"
 _SHOWN_BYTES = 4_000
 _GOLD_SECONDS = 600.0
 # Fixed, so that the base of a problem is one commit in every run.
@@ -56,6 +61,37 @@ def make_repository(problem: BenchProblem, place: Path) -> Path:
     run_git(partial, "reset", "-q", "--hard", commit)
     os.replace(partial, repository)
     return repository
+
+
+@contextlib.contextmanager
+def open_scratch(home: Path, repository: Path, environ: Mapping[str, str]) -> Iterator[App]:
+    """Open a scratch state directory, with the machine's abilities as the last one found them.
+
+    The user's configuration and keys apply. The product probes again if a stored result does not fit the machine.
+    """
+    own = state_home(environ)
+    known = own / "bench" / _MACHINE
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for source in (own, known):
+        _copy_results(source, home)
+    app = App(environ={**environ, "CHARGEHAND_HOME": str(home)}, cwd=repository, starts_workers=False)
+    try:
+        yield app
+    finally:
+        app.close()
+        known.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _copy_results(home, known)
+
+
+def _copy_results(source: Path, target: Path) -> None:
+    for path in (*source.glob("probe*.json"), *source.glob("toolchain*.json")):
+        place = target / path.name
+        with contextlib.suppress(OSError):  # found again, then
+            content = path.read_bytes()
+            if not place.exists() or place.read_bytes() != content:
+                partial = place.with_name(f".{path.name}.{secrets.token_hex(4)}")
+                partial.write_bytes(content)
+                partial.replace(place)
 
 
 async def validate(judge: OutsideJudge, problem: BenchProblem, tree: str) -> Validation:
