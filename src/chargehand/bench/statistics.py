@@ -176,7 +176,8 @@ def _rejection(pairs: int, share: float, alpha: float) -> float:
         return float(2 * 0.5**pairs <= alpha)
     # The test certainly rejects the counts below: their chance is less than 1e-15 if no arm is better.
     first = max(0, int(pairs / 2 - 4 * math.sqrt(pairs)) - 1)
-    rejected = sum(_binomial(count, pairs, 1 - share) for count in range(first))
+    lowest = max(0, int(pairs * (1 - share) - 4 * math.sqrt(pairs)) - 1)
+    rejected = sum(_binomial(count, pairs, 1 - share) for count in range(lowest, first))
     even, rare, often = (_binomial(first, pairs, chance) for chance in (0.5, 1 - share, share))
     odds, tail = share / (1 - share), 0.0
     for count in range(first, pairs // 2 + 1):

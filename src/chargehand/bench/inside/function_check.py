@@ -131,7 +131,8 @@ class Candidate:
     def close(self) -> None:
         """End the solution's process."""
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(OSError), self._process:
+            pass  # closes the streams, also one with a request that no one will read
 
 
 def run(task: dict[str, Any], launch: tuple[str, ...] = _LAUNCH) -> str:
