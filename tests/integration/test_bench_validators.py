@@ -77,12 +77,12 @@ CHEATS = {
     ),
     "leaves a background process": (
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
-        "    while True:\n        try: os.write(1, b'passed')\n        except OSError: pass\n        time.sleep(1)\n"
-        + PROMPT
+        "    while True:\n        try: os.write(1, b'passed')\n        except OSError: pass\n"
+        "        time.sleep(1)\n" + PROMPT
     ),
     "raises what the test expects": PROMPT + "    raise AssertionError\n",
     "answers all questions with one word": PROMPT + "    return True\n",
-    "hangs": PROMPT + "    while True: pass\n",
+    "hangs": PROMPT + "    import time; time.sleep(1000)\n",
     "is a fork bomb": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n",
 }
 MORE_FILES = {
@@ -152,7 +152,7 @@ async def _judge_all(
 ) -> tuple[dict[str, Validation], Validation]:
     repository = make_repository(problem, place)
     assert problem.validator is not None
-    short = replace(problem, validator=replace(problem.validator, seconds=2.0))
+    short = replace(problem, validator=replace(problem.validator, seconds=1.5))
     found = {}
     with open_scratch(place / "home", repository, environ) as app:
         async with open_outside_judge(app, repository=repository) as judge:
@@ -204,7 +204,7 @@ def _directory(place: Path, **problems: str) -> Path:
         (folder / "gold/answer.txt").write_text("yes\n")
         (folder / "validator").mkdir()
         (folder / "validator/own.sh").write_text('test "$(under-test cat answer.txt)" = yes\n')
-        table = f"{{ command = {json.dumps(validator)}, seconds = 2 }}"
+        table = f"{{ command = {json.dumps(validator)}, seconds = 1.5 }}"
         text = f'request = "Write yes into answer.txt"\nvalidator = {table}\n'
         (folder / "problem.toml").write_text(text if validator else 'request = "Write yes"\n')
     return place
@@ -217,7 +217,7 @@ def test_bad_validators_are_named(tmp_path: Path, environ: dict[str, str]) -> No
         good="sh own.sh",
         accepts_all="true",
         accepts_nothing="false",
-        hangs="while :; do :; done",
+        hangs="sleep 60",
         forks="f() { f | f & }; f; wait; sleep 60",
         removes_itself="rm -f own.sh; sh own.sh",
         writes_results="echo '{}' > results.jsonl; mkdir -p /logs; sh own.sh",
