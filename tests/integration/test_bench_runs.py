@@ -132,9 +132,7 @@ CHEATS = {
 }
 
 
-def test_cheats_are_refused_by_the_guards_of_missions_or_by_the_validator(
-    cli: Cli, root: Path, tmp_path: Path
-) -> None:
+def test_cheats_are_refused_by_the_guards_of_missions_or_by_the_validator(cli: Cli, tmp_path: Path) -> None:
     suite = load_suite(make_suite(tmp_path, "one"))
     found = {}
     for number, (name, script) in enumerate(CHEATS.items()):
@@ -185,14 +183,15 @@ def _kill_at(cli: Cli, run: RunDirectory, reached: Callable[[RunDirectory], bool
     ],
 )
 def test_a_run_killed_at_any_moment_ends_as_an_undisturbed_one(
-    moments: tuple[str, ...], cli: Cli, root: Path, tmp_path: Path
+    moments: tuple[str, ...], cli: Cli, root: Path
 ) -> None:
     suite = load_suite(root)
-    undisturbed = start(cli, root, suite, MEND, f"calm-{len(moments)}-{abs(hash(moments)) % 10**6}")
+    name = "-".join(str([*MOMENTS].index(each)) for each in moments)
+    undisturbed = start(cli, root, suite, MEND, f"calm-{name}")
     expected = finish(cli, undisturbed, suite, jobs=2)
-    run = start(cli, root, suite, MEND, f"killed-{len(moments)}-{abs(hash(moments)) % 10**6}")
-    for name in moments:
-        _kill_at(cli, run, MOMENTS[name])
+    run = start(cli, root, suite, MEND, f"killed-{name}")
+    for moment in moments:
+        _kill_at(cli, run, MOMENTS[moment])
     with (run.path / "results.jsonl").open("ab") as file:
         file.write(b'{"problem":"two","samp')  # a line that a crash cut off
     results = finish(cli, run, suite)

@@ -96,14 +96,13 @@ MORE_FILES = {
     },
 }
 SLOW = {"hangs", "is a fork bomb"}
+ONLY_IN_SOAK = {"is a fork bomb", "reads the validator's files", "reads the memory of other processes"}
 # The others concern only the answers, which are compared in the same way without sandboxes.
 OF_THE_SANDBOX = {
-    *SLOW,
+    "hangs",
     *MORE_FILES,
     "ends the process at import",
     "writes over the task",
-    "reads the validator's files",
-    "reads the memory of other processes",
     "leaves a background process",
 }
 
@@ -166,7 +165,7 @@ async def _judge_all(
     return found, known
 
 
-@pytest.mark.parametrize("name", sorted(CHEATS.keys() - OF_THE_SANDBOX))
+@pytest.mark.parametrize("name", sorted(CHEATS.keys() - OF_THE_SANDBOX - ONLY_IN_SOAK))
 def test_a_cheating_answer_is_not_accepted(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BenchProblem
 ) -> None:

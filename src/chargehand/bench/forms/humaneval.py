@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from chargehand.bench.forms.files import suite_error
 from chargehand.bench.inside import function_check
 from chargehand.bench.records import BenchProblem, BenchValidator
 from chargehand.core.codec import convert_to
-from chargehand.core.errors import UsageError
 
 _MODULE = "solution"
 _PROGRAM, _TASK = ".validator/function_check.py", ".validator/task.json"
@@ -42,9 +42,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
                     yield number, json.loads(line)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         hint = "name a file of JSON Lines, also compressed with gzip"
-        raise UsageError(
-            f"{path}: line {number} cannot be read: {error}", code="suite_invalid", hint=hint
-        ) from error
+        raise suite_error(f"{path}: line {number} cannot be read: {error}", hint) from error
 
 
 def load_humaneval(path: Path) -> tuple[BenchProblem, ...]:
@@ -54,7 +52,7 @@ def load_humaneval(path: Path) -> tuple[BenchProblem, ...]:
         try:
             line = convert_to(value, _HumanEvalLine)
         except msgspec.ValidationError as error:
-            raise UsageError(f"{path}: line {number}: {error}", code="suite_invalid") from error
+            raise suite_error(f"{path}: line {number}: {error}") from error
         problems.append(_problem(line))
     return tuple(problems)
 
