@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Cli
+from msgspec.structs import replace
 
 from chargehand.bench.records import Arm, BenchResult, BenchSuite, RunHeader
 from chargehand.bench.results import RunDirectory, create_run, find_run
@@ -22,6 +23,7 @@ from chargehand.bench.suites import load_suite
 from chargehand.core.errors import RefusedError, StoreError, UsageError
 
 pytestmark = pytest.mark.needs_bwrap
+DATA = Path(__file__).parents[3] / "shared/data/humaneval_0_81.jsonl.gz"
 
 CALC = "def add(a, b):\n    return a - b\n"
 TESTS = (
@@ -199,6 +201,21 @@ def test_a_run_killed_at_any_moment_ends_as_an_undisturbed_one(
     lines = (run.path / "results.jsonl").read_bytes().splitlines()
     assert Counter(json.loads(line)["problem"] for line in lines) == {"one": 1, "two": 1}
     assert finish(cli, run, suite) == results  # nothing is left to do
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not DATA.exists(), reason="the data is not here")
+@pytest.mark.parametrize(("agent", "outcome"), [("cp .known solution.py", "solved"), ("true", "not_promoted")])
+def test_all_functions_through_missions(agent: str, outcome: str, cli: Cli) -> None:
+    read = load_suite(DATA)
+    problems = tuple(
+        replace(each, files={**each.files, ".known": (each.gold or {})["solution.py"]}) for each in read.problems
+    )
+    suite = replace(read, problems=problems)
+    run = start(cli, DATA, suite, agent, f"functions-{outcome.replace('_', '-')}")
+    results = finish(cli, run, suite, jobs=2)
+    assert Counter(each.outcome for each in results) == {outcome: 82}
+    assert {each.passed for each in results} == {outcome == "solved"}
 
 
 def test_ctrl_c_ends_a_run_in_good_order(cli: Cli, root: Path) -> None:
