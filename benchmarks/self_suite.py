@@ -26,14 +26,14 @@ PAGE = Path(__file__).parents[1] / "docs/self-suite.md"
 _CHECKS = '[project]\nchecks = ["python3 -m unittest -q"]\n'
 _VALIDATOR = """import subprocess, sys
 call = {call!r}
-done = subprocess.run(['under-test', 'python3', '-c', call], capture_output=True, text=True)
+done = subprocess.run(['under-test', 'python3', '-c', call], stdout=subprocess.PIPE, text=True)
 sys.exit(done.stdout.strip() != {expected!r})
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Repository:
-    """A repository with a fault: the code before and after, its test, and a question that the test does not ask."""
+    """A repository with a fault: the code before and after, its test, a question beyond the test."""
 
     request: str
     broken: str
@@ -95,7 +95,8 @@ class _Arm:
 
 
 _SOLVE = "cp .fixed code_.py"
-_HARD_CODED = "sed -n 's/.*assertEqual(code.\\([a-z]*\\)(.*), \\(.*\\))$/def \\1(*_):\\n    return \\2/p' test_code.py > code_.py"
+_ANSWER = r"s/.*assertEqual(code.\([a-z]*\)(.*), \(.*\))$/def \1(*_):\n    return \2/p"
+_HARD_CODED = f"sed -n '{_ANSWER}' test_code.py > code_.py"
 ARMS = {
     "solves": _Arm(script=_SOLVE, outcome="solved"),
     "solves at the second attempt": _Arm(
