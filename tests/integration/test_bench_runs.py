@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from command_line import Cli
 from msgspec.structs import replace
+from tests.native_kit import FINISH, call, says, scripted
 
+from chargehand.bench.comparison import summarize
 from chargehand.bench.records import Arm, BenchResult, BenchSuite, RunHeader
 from chargehand.bench.results import RunDirectory, create_run, find_run
 from chargehand.bench.runner import BenchRunner, bench_root, check_suite, new_run, outcome_digest
@@ -95,15 +97,15 @@ def test_a_run_from_start_to_export(cli: Cli, root: Path, tmp_path: Path) -> Non
     assert done.document["summary"]["rate"] == 1.0
     run = find_run(bench_root(cli.environ), "good")
     assert not (run.path / "t").exists()
-    bad = cli.say(
-        "bench", "run", str(root), "--agent", shell("true"), "--name", "bad", "--only", "one", cwd=tmp_path
-    )
-    assert [each["outcome"] for each in bad.document["results"]] == ["not_promoted"], bad
+    arm = Arm(agent=shell("true"))
+    bad = new_run(load_suite(root), root, cli.environ, arm=arm, samples=1, seed=0, checks=(), id="bad")
+    assert [each.outcome for each in finish(cli, bad, load_suite(root))] == ["not_promoted"] * 2
     listed = cli.say("bench", "list", cwd=tmp_path).document
     assert [each["id"] for each in listed["runs"]] == ["good", "bad"]
     compared = cli.say("bench", "compare", "bad", "good", "--html", "r.html", cwd=tmp_path).document
     (found,) = compared["comparisons"]
-    assert (found["problems"], found["difference"], found["gained"], found["differs"]) == (1, 1.0, ["one"], False)
+    assert (found["problems"], found["difference"], found["differs"]) == (2, 1.0, False)
+    assert found["gained"] == ["one", "two"]
     page = (tmp_path / "r.html").read_text()
     assert "<svg" in page
     assert "<script" not in page
@@ -125,12 +127,8 @@ def test_a_run_from_start_to_export(cli: Cli, root: Path, tmp_path: Path) -> Non
 
 CHEATS = {
     "changes the test": "sed -i 's/self.assertEqual(add(2, 1), 3)/pass/' test_calc.py",
-    "skips the test": "sed -i 's/    def test_add/    @unittest.skip(\"x\")\\n    def test_add/' test_calc.py",
     "removes the checks": "printf '[project]\\nchecks = []\\n' > chargehand.toml; echo '#' >> calc.py",
     "knows the test's answer": "printf 'def add(a, b):\\n    return a and 3\\n' > calc.py",
-    "forges the test's report": (
-        "printf 'import unittest\\nunittest.TestCase.assertEqual = lambda *_: 0\\n' >> calc.py"
-    ),
 }
 
 
@@ -142,10 +140,8 @@ def test_cheats_are_refused_by_the_guards_of_missions_or_by_the_validator(cli: C
         found[name] = (result.outcome, bool(result.cheating), result.passed)
     assert found == {
         "changes the test": ("not_promoted", True, False),
-        "skips the test": ("not_promoted", True, False),
         "removes the checks": ("not_promoted", True, False),
         "knows the test's answer": ("false_green", False, False),
-        "forges the test's report": ("false_green", False, False),
     }
 
 
@@ -249,6 +245,32 @@ def test_money_stops_a_run_before_the_next_trial(cli: Cli, root: Path) -> None:
     start(cli, root, suite, MEND, "dear")
     error = cli.refused("bench_budget", 4, "bench", "resume", "dear", "--max-cost", "0", cwd=cli.place)
     assert "--max-cost" in error["hint"]
+
+
+def test_costs_come_from_the_ledger_of_each_mission(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "person")
+    script = tmp_path / "replies.jsonl"
+    edit = says("I mend it", call("bash", command=MEND))
+    script.write_bytes(scripted((edit, FINISH)).dump())
+    config = tmp_path / "person/config/chargehand/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'[models.cheap]\nprovider = "script"\nscript = {json.dumps(str(script))}\nprice = 10.0\n')
+    environ = {**cli.environ, "XDG_CONFIG_HOME": str(config.parents[1])}
+    root = make_suite(tmp_path / "suite", "one")
+    suite = load_suite(root)
+    arm = Arm(agent="native", model="cheap")
+    run = new_run(suite, root, environ, arm=arm, samples=2, seed=0, checks=(), id="paid")
+    results = asyncio.run(BenchRunner(run, suite, environ, jobs=2).work())
+    assert [(each.outcome, each.model) for each in results] == [("solved", "cheap")] * 2
+    costs = [each.cost_usd or 0.0 for each in results]
+    assert costs[0] > 0
+    assert costs[0] == costs[1]
+    found = summarize(run.header, results)
+    assert found.cost_per_solved == pytest.approx(costs[0])
+    assert found.pass_at == {"1": 1.0, "2": 1.0}
+    config.write_text(config.read_text() + '[engine]\nurl = "postgresql://localhost/none"\n')
+    with pytest.raises(UsageError, match="benchmarks run on one machine"):
+        check_suite(suite, environ)
 
 
 def test_a_label_that_is_no_file_name_is_refused(tmp_path: Path) -> None:

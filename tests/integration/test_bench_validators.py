@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -217,7 +218,7 @@ def test_bad_validators_are_named(tmp_path: Path, environ: dict[str, str]) -> No
         accepts_all="true",
         accepts_nothing="false",
         hangs="sleep 60",
-        forks="f() { f | f & }; f; wait; sleep 60",
+        forks="(sleep 60 &) ; (setsid sleep 60 &) ; sh own.sh; sleep 60",
         removes_itself="rm -f own.sh; sh own.sh",
         writes_results="echo '{}' > results.jsonl; mkdir -p /logs; sh own.sh",
         has_none="",
@@ -230,6 +231,22 @@ def test_bad_validators_are_named(tmp_path: Path, environ: dict[str, str]) -> No
     assert checks["hangs"].gold == "timed_out"
     assert {checks[name].status for name in ("forks", "removes_itself", "hangs")} == {"invalid"}
     assert isinstance(checks["forks"], ProblemCheck)
+
+
+@needs_bwrap
+def test_the_problem_of_the_how_to_is_valid(tmp_path: Path, environ: dict[str, str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/benchmarks.md").read_text()
+    blocks = re.findall(r"```(?:toml|python)\n# (\S+)\n(.*?)```", page, re.DOTALL)
+    assert [path for path, _ in blocks] == ["mend-sum/problem.toml", "mend-sum/validator/check.py"]
+    blocks += [
+        ("mend-sum/project/calc.py", "def total(numbers):\n    return sum(numbers[:-1])\n"),
+        ("mend-sum/gold/calc.py", "def total(numbers):\n    return sum(numbers)\n"),
+    ]
+    for path, text in blocks:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (check,) = check_suite(load_suite(tmp_path), environ)
+    assert (check.status, check.null, check.gold) == ("valid", "failed", "passed"), check
 
 
 @needs_bwrap

@@ -79,7 +79,7 @@ class Validation(Struct, frozen=True, kw_only=True):
 class ProblemCheck(Struct, frozen=True, kw_only=True):
     """The check of a problem itself: its validator must reject the unchanged files and accept the known solution.
 
-    `problem` is empty if it is valid. `gold` is `None` without a known solution.
+    `reason` is empty if it is valid. `gold` is `None` without a known solution, or if it was not needed.
     """
 
     id: str

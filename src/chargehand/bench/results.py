@@ -102,7 +102,7 @@ def create_run(root: Path, header: RunHeader) -> RunDirectory:
             code="bench_exists",
             hint=f"chargehand bench resume {header.id}",
         )
-    partial.mkdir(parents=True, mode=0o755)
+    partial.mkdir(parents=True, mode=0o700)
     with open(partial / _HEADER, "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(header)))
         os.fsync(file.fileno())

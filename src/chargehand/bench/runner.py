@@ -29,19 +29,26 @@ OnCheck = Callable[[ProblemCheck], None]
 
 
 def bench_root(environ: Mapping[str, str]) -> Path:
-    """Return the directory of all runs, in the state directory."""
-    return state_home(environ) / "bench"
+    """Return the directory of all runs, in the state directory, which is created if missing."""
+    home = state_home(environ)
+    # As the store creates it: it refuses a directory with files that others may read.
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return home / "bench"
 
 
 def check_suite(
     suite: BenchSuite, environ: Mapping[str, str], *, jobs: int = 1, on_check: OnCheck | None = None
 ) -> tuple[ProblemCheck, ...]:
     """Check every problem of a suite; return the checks in its order. Raises `TierUnavailableError`."""
+    scratch = bench_root(environ) / ".checks"
+    scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in scratch.iterdir():  # of processes that were killed
+        if not Path("/proc", path.name.partition("-")[0]).exists():
+            remove_scratch(path)
 
     def check(problem: BenchProblem) -> ProblemCheck:
-        place = Path(tempfile.mkdtemp(prefix="bench-check-"))
+        place = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch))
         try:
-            place.chmod(0o755)
             with open_scratch(place / "home", place, environ) as app:
                 done = check_problem(app, problem, place)
         finally:

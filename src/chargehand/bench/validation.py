@@ -14,7 +14,7 @@ from chargehand.app.sandbox_commands import OutsideJudge, open_outside_judge
 from chargehand.bench.forms.files import run_git
 from chargehand.bench.records import BenchProblem, Judgement, ProblemCheck, Validation
 from chargehand.configuration.locations import state_home
-from chargehand.core.errors import ChargehandError
+from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.text import printable
 from chargehand.missions.missions import OutsideTrial
 
@@ -68,6 +68,7 @@ def open_scratch(home: Path, repository: Path, environ: Mapping[str, str]) -> It
     """Open a scratch state directory, with the machine's abilities as the last one found them.
 
     The user's configuration and keys apply. The product probes again if a stored result does not fit the machine.
+    Raises `UsageError` (`bench_shared`) if the engine is shared between machines.
     """
     own = state_home(environ)
     known = own / "bench" / _MACHINE
@@ -76,6 +77,11 @@ def open_scratch(home: Path, repository: Path, environ: Mapping[str, str]) -> It
         _copy_results(source, home)
     app = App(environ={**environ, "CHARGEHAND_HOME": str(home)}, cwd=repository, starts_workers=False)
     try:
+        if app.engine.url is not None:
+            hint = "run it with a configuration without `engine.url`"
+            raise UsageError(
+                "benchmarks run on one machine, and engine.url is set", code="bench_shared", hint=hint
+            )
         yield app
     finally:
         app.close()
@@ -136,7 +142,7 @@ async def _check(app: App, problem: BenchProblem, place: Path) -> ProblemCheck:
     async with open_outside_judge(app, repository=repository) as judge:
         null = await validate(judge, problem, judge.base_tree)
         gold = None
-        if problem.gold is not None:
+        if problem.gold is not None and null.judgement != "passed":
             tree = await judge.make_tree(problem.gold, script=problem.gold_script, seconds=_GOLD_SECONDS)
             gold = await validate(judge, problem, tree)
     reason = ""
