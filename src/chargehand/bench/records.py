@@ -101,7 +101,10 @@ class Arm(Struct, frozen=True, kw_only=True):
 
 
 class RunHeader(Struct, frozen=True, kw_only=True):
-    """The first line of a run: everything that its results depend on. `problems` are those to solve, in order."""
+    """Everything that the results of a run depend on; `problems` are those to solve, in order.
+
+    `reported` counts the problems whose validator reads a report that the solution's processes make.
+    """
 
     id: str
     created: str
@@ -118,6 +121,7 @@ class RunHeader(Struct, frozen=True, kw_only=True):
     machine: str
     clones: str = ""
     label: str = ""
+    reported: int = 0
 
 
 class BenchResult(Struct, frozen=True, kw_only=True):

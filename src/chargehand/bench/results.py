@@ -11,18 +11,17 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
-import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from chargehand.bench.records import BenchResult, RunHeader
 from chargehand.core.codec import decode_as
-from chargehand.core.errors import NotFoundError, RefusedError, StoreError, UsageError
+from chargehand.core.errors import InfrastructureError, NotFoundError, RefusedError, StoreError, UsageError
+from chargehand.workspace.space import remove_tree
 
 _HEADER, _RESULTS, _LOCK, _SCRATCH = "run.json", "results.jsonl", "lock", "t"
 _T = TypeVar("_T")
@@ -127,17 +126,9 @@ def find_run(root: Path, name: str) -> RunDirectory:
 
 
 def remove_scratch(path: Path) -> None:
-    """Remove a trial's directory, with directories that deny their owner access; it may be missing."""
-
-    def allow(call: Callable[..., Any], name: str, _: object) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(name, stat.S_IRWXU)
-            os.chmod(os.path.dirname(name), stat.S_IRWXU)
-            call(name)
-
-    for _ in range(2):  # a directory that could not be listed is empty only after the first pass
-        shutil.rmtree(path, onerror=allow)
-    shutil.rmtree(path, ignore_errors=True)
+    """Remove a trial's directory, which may be missing; a rest that cannot be removed stays."""
+    with contextlib.suppress(InfrastructureError):
+        remove_tree(path)
 
 
 def _decode(file: Path, content: bytes, kind: type[_T]) -> _T:

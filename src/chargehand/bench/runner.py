@@ -7,7 +7,6 @@ import hashlib
 import os
 import platform
 import random
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,6 +98,9 @@ def new_run(
         f"Python {platform.python_version()}",
         clones=str(clones.resolve()) if clones else "",
         label=label,
+        reported=sum(
+            each.validator is not None and each.validator.reports for each in suite.problems if each.id in names
+        ),
     )
     return create_run(bench_root(environ), header)
 
@@ -154,7 +156,7 @@ class BenchRunner:
             await self._run_all(wanted)
             results = self._run.results()
             if len(results) == len(self._header.problems) * self._header.samples:
-                shutil.rmtree(self._run.path / "t", ignore_errors=True)
+                remove_scratch(self._run.path / "t")
         if self.short_of_money and not self.stopped:
             raise ExhaustedError(
                 f"the run {self._header.id!r} has spent {self._spent:.2f} USD of {self._max_usd:.2f}",

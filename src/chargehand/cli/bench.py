@@ -354,6 +354,8 @@ def _show(out: Output, run: RunDirectory, *, with_results: bool = False) -> None
         f"({found.passed_unpromoted} would have passed), {found.unvalidated} unvalidated, {found.errors} errors, "
         f"{found.cheating} refused for cheating. {tries}"
     )
+    if header.reported:
+        out.text(f"{header.reported} of the problems are judged by reports that a hostile solution could forge.")
     for each in header.invalid:
         out.text(f"left out: {each.id}: {each.status}: {each.reason}")
     if with_results and results:
