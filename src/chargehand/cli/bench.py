@@ -355,7 +355,7 @@ def _show(out: Output, run: RunDirectory, *, with_results: bool = False) -> None
         f"{found.cheating} refused for cheating. {tries}"
     )
     if header.reported:
-        out.text(f"{header.reported} of the problems are judged by reports that a hostile solution could forge.")
+        out.text(f"Judged by reports that a hostile solution could forge: {header.reported} problems")
     for each in header.invalid:
         out.text(f"left out: {each.id}: {each.status}: {each.reason}")
     if with_results and results:
