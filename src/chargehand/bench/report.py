@@ -10,10 +10,11 @@ from chargehand.bench.records import BenchResult
 
 _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
-body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+body { max-width: 100rem; margin: 2rem auto; padding: 0 1rem; }
+div { overflow-x: auto; }
 table { border-collapse: collapse; margin: 1rem 0; } caption { text-align: left; font-weight: 600; }
 th, td { padding: .25rem .6rem; text-align: left; border-bottom: 1px solid #8884; }
-td.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 svg { max-width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 """
 _WIDTH, _HEIGHT, _EDGE = 640, 360, 48
@@ -61,7 +62,7 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]])
         for row in rows
     )
     top = f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
-    return f"<table>{top}<tbody>{body}</tbody></table>"
+    return f"<div><table>{top}<tbody>{body}</tbody></table></div>"
 
 
 def _money(value: float | None) -> str:
