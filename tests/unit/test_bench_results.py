@@ -61,9 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 @given(data=st.data())
-def test_a_file_cut_off_anywhere_is_completed_by_missing_trials(
-    run: RunDirectory, data: st.DataObject
-) -> None:
+def test_a_file_cut_off_anywhere_is_completed_by_missing_trials(run: RunDirectory, data: st.DataObject) -> None:
     file = run.path / "results.jsonl"
     file.unlink(missing_ok=True)
     for each in data.draw(st.permutations(ALL)):

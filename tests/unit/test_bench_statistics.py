@@ -9,6 +9,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chargehand.bench.comparison import compare_runs, find_front, summarize
 from chargehand.bench.records import Arm, BenchResult, RunHeader, Validation
@@ -192,6 +193,12 @@ def test_a_comparison_names_what_changed_and_corrects_for_all_pairs() -> None:
     assert other.difference == pytest.approx(-0.3)
     with pytest.raises(ValueError, match="share no judged problem"):
         compare_runs([runs[0], (header("d", 40), [])])
+
+
+def test_runs_of_different_suites_are_not_compared() -> None:
+    other = replace(header("b", 1), digest="other")
+    with pytest.raises(ValueError, match="different suites"):
+        compare_runs([(header("a", 1), [result(0, True)]), (other, [result(0, True)])])
 
 
 def test_samples_of_one_problem_count_as_one_observation() -> None:

@@ -164,7 +164,12 @@ def compare_runs(
     seed: int = 0,
     resamples: int = 2_000,
 ) -> tuple[RunComparison, ...]:
-    """Compare each pair of runs; raise `ValueError` if two of them share no judged problem."""
+    """Compare each pair of runs.
+
+    Raises `ValueError` if their suites differ, or if two of them share no judged problem.
+    """
+    if len({header.digest for header, _ in runs}) > 1:
+        raise ValueError("the runs are of different suites, or of different versions of one")
     bootstrap = partial(paired_bootstrap, seed=seed, resamples=resamples)
     made = [_compare(first, second, metric, alpha, bootstrap) for first, second in combinations(runs, 2)]
     adjusted = holm([each.p for each in made])
