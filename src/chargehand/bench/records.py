@@ -58,7 +58,7 @@ class BenchProblem(Struct, frozen=True, kw_only=True):
 
 
 class BenchSuite(Struct, frozen=True, kw_only=True):
-    """Problems in a fixed order; `digest` is a hex SHA-256 of all that decides their results."""
+    """Problems in a fixed order; `digest` is a hex SHA-256 of everything in them."""
 
     name: str
     form: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import platform
@@ -18,13 +19,16 @@ import msgspec
 from chargehand import __version__
 from chargehand.bench.records import Arm, BenchProblem, BenchResult, BenchSuite, ProblemCheck, RunHeader
 from chargehand.bench.results import RunDirectory, create_run, remove_scratch
+from chargehand.bench.suites import digest_problems
 from chargehand.bench.trials import Trial, TrialRun
 from chargehand.bench.validation import check_problem, open_scratch
 from chargehand.configuration.locations import state_home
+from chargehand.core.codec import decode_as
 from chargehand.core.errors import ExhaustedError, RefusedError, UsageError
 
 OnResult = Callable[[BenchResult], None]
 OnCheck = Callable[[ProblemCheck], None]
+_VALID = ".valid"
 
 
 def bench_root(environ: Mapping[str, str]) -> Path:
@@ -36,9 +40,17 @@ def bench_root(environ: Mapping[str, str]) -> Path:
 
 
 def check_suite(
-    suite: BenchSuite, environ: Mapping[str, str], *, jobs: int = 1, on_check: OnCheck | None = None
+    suite: BenchSuite,
+    environ: Mapping[str, str],
+    *,
+    jobs: int = 1,
+    on_check: OnCheck | None = None,
+    reuse: bool = False,
 ) -> tuple[ProblemCheck, ...]:
-    """Check every problem of a suite; return the checks in its order. Raises `TierUnavailableError`."""
+    """Check every problem of a suite; return the checks in its order. Raises `TierUnavailableError`.
+
+    With `reuse`, a problem that this version of the program found valid is not checked again.
+    """
     scratch = bench_root(environ) / ".checks"
     scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
     for path in scratch.iterdir():  # of processes that were killed
@@ -46,12 +58,19 @@ def check_suite(
             remove_scratch(path)
 
     def check(problem: BenchProblem) -> ProblemCheck:
+        known = scratch.parent / _VALID / f"{digest_problems((problem,))}-{__version__}"
+        with contextlib.suppress(OSError, ValueError):
+            if reuse:
+                return decode_as(known.read_bytes(), ProblemCheck)
         place = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch))
         try:
             with open_scratch(place / "home", place, environ) as app:
                 done = check_problem(app, problem, place)
         finally:
             remove_scratch(place)
+        if done.status == "valid":
+            known.parent.mkdir(exist_ok=True, mode=0o700)
+            known.write_bytes(msgspec.json.encode(done))
         if on_check is not None:
             on_check(done)
         return done

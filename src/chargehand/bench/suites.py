@@ -32,7 +32,7 @@ def load_suite(path: Path, *, form: str | None = None, clones: Path | None = Non
     if doubled := sorted({each for each in ids if ids.count(each) > 1})[:3]:
         raise suite_error(f"{str(path)!r} names problems twice: {', '.join(doubled)}")
     name = path.resolve().name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
-    return BenchSuite(name=name, form=form, problems=problems, digest=_digest(problems))
+    return BenchSuite(name=name, form=form, problems=problems, digest=digest_problems(problems))
 
 
 def select_problems(suite: BenchSuite, ids: tuple[str, ...] = (), limit: int | None = None) -> BenchSuite:
@@ -82,7 +82,8 @@ def _detect(path: Path) -> Form:
     return "swebench"
 
 
-def _digest(problems: tuple[BenchProblem, ...]) -> str:
+def digest_problems(problems: tuple[BenchProblem, ...]) -> str:
+    """Return a hex SHA-256 of everything in these problems."""
     digest = hashlib.sha256()
 
     def add(*parts: object) -> None:
@@ -95,6 +96,8 @@ def _digest(problems: tuple[BenchProblem, ...]) -> str:
     for each in problems:
         add(each.id, each.request, each.commit, each.checks, each.seconds, each.unsupported)
         add_files("file", each.files)
+        add(each.gold is not None, each.gold_script)
+        add_files("gold", each.gold)
         if each.validator is not None:
             add(each.validator.command, each.validator.seconds)
             add_files("validator", each.validator.files)

@@ -98,7 +98,8 @@ def run(
 ) -> int:
     """Solve every problem of SUITE N times, and validate the results.
 
-    The suite is checked first; invalid and unsupported problems are left out and named. Ctrl-C ends the run in
+    Problems are checked first, unless they were found valid before; invalid and unsupported ones are left out and
+    named. Ctrl-C ends the run in
     good order; `bench resume` continues it, also after a crash.
 
     \b
@@ -297,7 +298,7 @@ def _check(out: Output, suite: BenchSuite, jobs: int, *, quiet: bool = False) ->
         if done.status != "valid":
             (out.notice if quiet else out.text)(f"{done.id}: {done.status}: {done.reason}")
 
-    return check_suite(suite, os.environ, jobs=jobs, on_check=tell)
+    return check_suite(suite, os.environ, jobs=jobs, on_check=tell, reuse=quiet)
 
 
 def _work(out: Output, run: RunDirectory, suite: BenchSuite, jobs: int, max_cost: float | None) -> int:
