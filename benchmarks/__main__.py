@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks import (
     base,
     beliefs,
+    bench,
     by_hand,
     checkpoint,
     command,
@@ -68,6 +69,7 @@ _ONCE: dict[str, _Row] = {
     "by_hand": by_hand.run,
     "gateway": gateway.run,
     "beliefs": beliefs.run,
+    "bench": bench.run,
     "decisions": decisions.run,
     "egress": egress.run,
     "isolate": isolate.run,
@@ -85,6 +87,7 @@ _ROUNDS = {
     "by_hand": 5,
     "gateway": 20,
     "beliefs": 5,
+    "bench": 5,
     "decisions": 5,
     "egress": 20,
     "isolate": 10,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -17,6 +18,7 @@ from chargehand.configuration.records import OptionValue
 from chargehand.configuration.resolve import resolve
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.missions.checkpoints import CheckpointEditor, FormatResult, FormatRun, run_formatters
+from chargehand.missions.missions import OutsideResult, OutsideTrial
 from chargehand.missions.services import DepotReader
 from chargehand.policy.actions import Effect, Run, Snippet, Surroundings
 from chargehand.policy.judgement import denied, judge
@@ -27,7 +29,7 @@ from chargehand.workspace.checkout import AppliedFiles, apply_files, staged_tree
 from chargehand.workspace.depot import Depot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from chargehand.app.composition import App
     from chargehand.app.wiring.session import Session
@@ -233,6 +235,46 @@ async def _execute_in(
         judged=JudgementDocument(effect=judged.effect, rule=judged.rule, reason=judged.reason),
     )
     return result, document
+
+
+class OutsideJudge:
+    """Judges trees over one base from another sandbox, for `open_outside_judge`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.base_tree = session.base.tree
+
+    async def judge(self, trial: OutsideTrial, tree: str) -> OutsideResult:
+        """Return the result of a trial of a tree; raise as `Missions.judge_outside` does."""
+        session = self._session
+        return await session.missions.judge_outside(
+            session.base, trial, tree=tree, setup_directory=session.places.checks
+        )
+
+    async def make_tree(
+        self, files: Mapping[str, tuple[bytes, bool] | None], *, script: str = "", seconds: float = 60.0
+    ) -> str:
+        """Return the base's tree with these files laid over it, after `script` of `sh` has run there, if given."""
+        session = self._session
+        tree = await asyncio.to_thread(session.depot.lay_over, session.base.tree, files)
+        if not script:
+            return tree
+        async with session.open_workspace(tree=tree) as (workspace, sandbox):
+            await sandbox.exec(["sh", "-c", script], timeout=seconds)
+            return (await asyncio.to_thread(workspace.checkpoint, "command")).tree
+
+
+@contextlib.asynccontextmanager
+async def open_outside_judge(
+    app: App, *, repository: Path | None = None, mission: str | None = None
+) -> AsyncIterator[OutsideJudge]:
+    """Open a judge of trees over a repository's HEAD, or over the base of a mission with its configuration."""
+    if mission is None:
+        async with app.session(repository) as session:
+            yield OutsideJudge(session)
+        return
+    async with app.mission_session(mission, recorded=True) as (_, session):
+        yield OutsideJudge(session)
 
 
 class _FormatInput(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""`chargehand init`: writes chargehand.toml, and asks for a first agent."""
+"""`chargehand init` writes chargehand.toml and asks for an agent; `chargehand demo` shows the demo's story."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import click
 from chargehand.cli.terminal.options import json_option, repo_option
 
 if TYPE_CHECKING:
+    from chargehand.app.composition import App
+    from chargehand.app.demonstration import OnEvent, StoryLine
+    from chargehand.app.runs import RunOutcome
     from chargehand.cli.terminal.output import Output
+    from chargehand.configuration.run_options import RunRequest
+    from chargehand.core.state import MissionState
 
 
 @click.command()
@@ -54,3 +59,52 @@ def init(repo: Path | None, yes: bool, out: Output) -> None:
     force = "--force " if done.ignored else ""
     out.text(f"next:     git add {force}{file} && git commit -m 'Add {file}'")
     out.text(f'          chargehand run {named} "TEXT"')
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Keep the demo's directory to look at.")
+@json_option
+def demo(keep: bool, out: Output) -> int:
+    """Watch a model work on a small project: refused, promoted, forked, rolled back.
+
+    Only the model's words are scripted; everything else is real. Nothing outside a temporary directory is touched.
+    """
+    from chargehand.app.demonstration import run_demo
+    from chargehand.cli.terminal.failures import INTERRUPTED
+
+    done = run_demo(_TerminalStage(out), keep=keep)
+    if done is None:
+        return INTERRUPTED
+    out.document(done)
+    return 0 if done.ok else 1
+
+
+class _TerminalStage:
+    """The demo's stage: lines on stdout, missions run as `chargehand run` does, without their own progress."""
+
+    def __init__(self, out: Output) -> None:
+        from chargehand.cli.terminal.output import Output
+
+        self._out = out
+        self._quiet = Output(as_json=True)  # shows no progress: the demo describes its missions itself
+
+    def show(self, line: StoryLine, /) -> None:
+        self._out.text(line.text, fg=line.colour, bold=line.bold)
+
+    def run_mission(self, app: App, request: RunRequest, /, *, on_event: OnEvent) -> RunOutcome:
+        from chargehand.cli.terminal.running import run_mission
+
+        return run_mission(app, self._quiet, request, on_event=on_event)
+
+    def continue_mission(self, app: App, mission: str, /, *, on_event: OnEvent) -> RunOutcome:
+        from chargehand.cli.terminal.running import continue_mission
+
+        return continue_mission(app, self._quiet, mission, on_event=on_event)
+
+    def roll_back(self, app: App, mission: str, /) -> MissionState:
+        from chargehand.app.missions import roll_back_mission
+        from chargehand.cli.terminal.progress import run_with_progress
+
+        return run_with_progress(
+            self._quiet, app.store, lambda shown: roll_back_mission(app, mission, watch=shown.watch)
+        )

@@ -45,6 +45,7 @@ from chargehand.missions.results.tree_judge import TreeJudge
 from chargehand.missions.run import MissionRun, run_interruptible
 from chargehand.missions.sandboxes.environment import base_environment, find_made_setup
 from chargehand.missions.sandboxes.provisioning import (
+    BaseEnvironment,
     SandboxProvisioner,
     SandboxRequest,
     remove_leftovers,
@@ -54,6 +55,9 @@ from chargehand.missions.task_rollback import check_task_rollback, check_whole, 
 from chargehand.missions.verdict.classification import FLAKY_TEST
 from chargehand.missions.verdict.gates import areas_of, find_gates
 from chargehand.missions.verdict.judgement import judge_verdict, person_may_promote
+from chargehand.missions.verdict.outside import OutsideResult as OutsideResult
+from chargehand.missions.verdict.outside import OutsideTrial as OutsideTrial
+from chargehand.missions.verdict.outside import judge_from_outside
 from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.store.rows import MissionFilter
@@ -393,6 +397,23 @@ class Missions:
         journal = Unlogged() if mission is None else self._journal(mission)
         return await admit(self._services, journal, action, purpose="exec", directory=directory)
 
+    async def judge_outside(
+        self, base: Base, trial: OutsideTrial, *, tree: str, setup_directory: str = ""
+    ) -> OutsideResult:
+        """Judge a tree over a base by a trial from another sandbox, outside any mission, and record nothing.
+
+        Raises `InfrastructureError` (`relay_failed`), `SandboxDiedError`.
+        """
+        environment = await self._made_environment(base, setup_directory)
+        provisioner = SandboxProvisioner(self._services, Unlogged())
+        return await judge_from_outside(self._services, provisioner, environment, trial, tree=tree)
+
+    async def _made_environment(self, base: Base, setup_directory: str) -> BaseEnvironment:
+        setup = self._services.config.project.setup
+        if setup is None:  # an earlier mission may have detected a working setup
+            setup = await asyncio.to_thread(find_made_setup, self._services, base, setup_directory)
+        return await base_environment(self._services, Unlogged(), base, setup=setup, directory=setup_directory)
+
     @contextlib.asynccontextmanager
     async def open_workspace(
         self, base: Base, *, tree: str | None = None, directory: str = "", setup_directory: str = ""
@@ -401,12 +422,8 @@ class Missions:
 
         Commands start in `directory`, setup in `setup_directory`.
         """
-        journal = Unlogged()
-        setup = self._services.config.project.setup
-        if setup is None:  # an earlier mission may have detected a working setup
-            setup = await asyncio.to_thread(find_made_setup, self._services, base, setup_directory)
-        environment = await base_environment(self._services, journal, base, setup=setup, directory=setup_directory)
-        provisioner = SandboxProvisioner(self._services, journal)
+        environment = await self._made_environment(base, setup_directory)
+        provisioner = SandboxProvisioner(self._services, Unlogged())
         async with (
             provisioner.workspace(environment, purpose="exec", tree=tree) as workspace,
             provisioner.egress(purpose="exec") as egress,

@@ -40,6 +40,8 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("project hook install", "project hook remove"), _HERE),
     **dict.fromkeys(("config get", "config list", "config unset", "config path", "config edit"), _HERE),
     "branch clean": _HERE,
+    **dict.fromkeys(("bench check", "bench run", "bench resume"), _HERE),
+    **dict.fromkeys(("bench list", "bench show", "bench compare", "bench export"), _HERE),
     **dict.fromkeys(("forge login", "forge logout", "forge list", "forge test", "forge watch"), _HERE),
     **dict.fromkeys(("forge hook add", "forge hook remove", "forge hook list"), _HERE),
     **dict.fromkeys(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
 # Files that commands and workers may write before the store exists, however they ended.
 _BEFORE_THE_STORE = re.compile(
     r"toolchain(-found)?\.json.*|probe(-container|-vm)?\.json.*|probe-\w+|vm|logs|workers|last-worked|slots|actions"
-    r"|engine\.(db.*|lock)|calls|mcp|lost\+found"
+    r"|engine\.(db.*|lock)|calls|mcp|bench|lost\+found"
 )
 
 

@@ -48,6 +48,8 @@ from chargehand.workspace.tree.history import (
     write_commit,
 )
 from chargehand.workspace.tree.objects import (
+    EXECUTABLE,
+    FILE,
     ObjectReader,
     ObjectWriter,
     TreeEntry,
@@ -354,6 +356,20 @@ class Depot:
                 if found is not None:
                     edits.append((os.fsencode(path), TreeEntry(found.mode, writer.add("blob", content))))
             return edit_tree(self.reader, writer, start, edits).hex()
+
+    def lay_over(self, tree: str, files: Mapping[str, tuple[bytes, bool] | None]) -> str:
+        """Return `tree` with each file (content, executable) at its path, replacing any entry in its way.
+
+        `None` removes a path.
+        """
+        edits: list[tuple[bytes, TreeEntry | None]] = []
+        with ObjectWriter(self.reader.objects) as writer:
+            for path, file in files.items():
+                entry = None
+                if file is not None:
+                    entry = TreeEntry(EXECUTABLE if file[1] else FILE, writer.add("blob", file[0]))
+                edits.append((os.fsencode(path), entry))
+            return edit_tree(self.reader, writer, bytes.fromhex(tree), edits).hex()
 
     def commit(
         self,

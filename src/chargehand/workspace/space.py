@@ -27,10 +27,10 @@ from chargehand.workspace.host.files import (
     megabytes,
     nearest_directory,
     no_room,
-    remove_tree,
     tree_bytes,
     try_lock,
 )
+from chargehand.workspace.host.files import remove_tree as remove_tree
 from chargehand.workspace.host.git import private_git
 from chargehand.workspace.scan import WorkspaceLimits
 from chargehand.workspace.tree.history import swap_ref

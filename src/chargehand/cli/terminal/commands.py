@@ -13,7 +13,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "init": ("chargehand.cli.init", "init"),
         "run": ("chargehand.cli.run", "run"),
         "exec": ("chargehand.cli.execution", "exec_"),
-        "demo": ("chargehand.cli.demo", "demo"),
+        "demo": ("chargehand.cli.init", "demo"),
         "doctor": ("chargehand.cli.doctor", "doctor"),
     },
     "Follow, decide and undo": {
@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "artifact": ("chargehand.cli.storage", "artifact"),
         "stats": ("chargehand.cli.stats", "stats"),
         "audit": ("chargehand.cli.audit", "audit"),
+        "bench": ("chargehand.cli.bench", "bench"),
         "decision": ("chargehand.cli.decisions", "decision"),
         "feedback": ("chargehand.cli.decisions", "feedback"),
     },

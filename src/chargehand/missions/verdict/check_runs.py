@@ -29,7 +29,7 @@ from chargehand.missions.services import Services
 from chargehand.missions.verdict.ahead import OwnRun
 from chargehand.missions.verdict.commits import judged_head
 from chargehand.missions.verdict.gates import OUTSIDE, Gates
-from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, open_link, serve_tree
+from chargehand.missions.verdict.outside import OUTSIDE_PROGRAMS, find_limit, open_link, serve_tree
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
 from chargehand.workspace.environment import CACHES, CompilerCaches, EnvironmentLayers
 
@@ -215,9 +215,8 @@ class CheckRuns:
             async with serve_tree(subject, link, seconds=seconds) as serving:
                 checks = await self.run_in(sandbox, plan, outputs)
             await reads.note_check(subject)
-            # A tree that was stopped at a limit fails, even if a check accepted its silence. A live sandbox is
-            # asked once more: its processes may have written since the last look.
-            limit = (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
+            # A tree that was stopped at a limit fails, even if a check accepted its silence.
+            limit = await find_limit(subject, serving)
         self.outputs.update({f"{OUTSIDE}{name}": output for name, output in outputs.items()})
         if limit is not None:
             checks = tuple(replace(check, status="failed", reason=limit) for check in checks)

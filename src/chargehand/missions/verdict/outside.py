@@ -11,11 +11,15 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+
+from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.ports import Bind
+from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SandboxRequest
+from chargehand.missions.services import Services
 from chargehand.network.link import SandboxLink
 from chargehand.sandbox.contract import ExecResult, Sandbox
 from chargehand.sandbox.inside import under_test
@@ -79,3 +83,75 @@ async def serve_tree(
         for task in (starting, serving):
             task.cancel()
         await asyncio.gather(starting, serving, return_exceptions=True)
+
+
+async def find_limit(subject: Sandbox, serving: asyncio.Task[ExecResult]) -> str | None:
+    """Return the limit that ended a served tree, `None` if it reached none.
+
+    A live sandbox is asked once more: its processes may have written since the last look.
+    """
+    return (await subject.exec(["true"])).limit if serving.cancelled() else serving.result().limit
+
+
+class OutsideTrial(Struct, frozen=True, kw_only=True):
+    """A command of `sh` that judges a tree from another sandbox within `seconds`; its exit code decides.
+
+    Files are given by path as (content, executable), `None` for none there: `files` are laid over the base's tree,
+    which the command sees, and `over` over the tree under test.
+    """
+
+    command: str
+    seconds: float
+    files: Mapping[str, tuple[bytes, bool] | None] = {}
+    over: Mapping[str, tuple[bytes, bool] | None] = {}
+
+
+class OutsideResult(Struct, frozen=True, kw_only=True):
+    """The result of an `OutsideTrial`; `limit` is the limit that the tree under test reached, if any."""
+
+    ended: ExecResult
+    limit: str | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the command ended with 0 in time, and neither sandbox reached a limit."""
+        return self.ended.exit_code == 0 and not self.ended.timed_out and not (self.limit or self.ended.limit)
+
+
+_OUTPUT_BYTES = 200_000
+_PATIENCE_SECONDS = 60.0
+
+
+async def judge_from_outside(
+    services: Services,
+    provisioner: SandboxProvisioner,
+    environment: BaseEnvironment,
+    trial: OutsideTrial,
+    *,
+    tree: str,
+) -> OutsideResult:
+    """Run a trial of a tree: in a new sandbox next to that of the tree, each on a new workspace.
+
+    Raises the errors of `serve_tree`.
+    """
+    depot, base = services.depot, environment.base
+    judged = await asyncio.to_thread(depot.lay_over, tree, trial.over)
+    shown = await asyncio.to_thread(depot.lay_over, base.tree, trial.files)
+    path = (OUTSIDE_PROGRAMS, *environment.path)
+    async with (
+        open_link(services.home, prefix="validation-") as (link, binds),
+        provisioner.workspace(environment, purpose="exec", tree=judged) as candidate,
+        provisioner.workspace(environment, purpose="exec", tree=shown) as own,
+        provisioner.sandbox(
+            candidate, environment, SandboxRequest(purpose="exec", binds=binds, gateway=link.far, path=path)
+        ) as subject,
+        provisioner.sandbox(
+            own, environment, SandboxRequest(purpose="exec", binds=binds, gateway=link.near, path=path)
+        ) as sandbox,
+    ):
+        async with serve_tree(subject, link, seconds=trial.seconds + _PATIENCE_SECONDS) as serving:
+            ended = await sandbox.exec(
+                ["sh", "-c", trial.command], timeout=trial.seconds, output_limit=_OUTPUT_BYTES
+            )
+        limit = await find_limit(subject, serving)
+    return OutsideResult(ended=ended, limit=limit)

@@ -1,0 +1,1 @@
+"""The forms of suites: own directories, HumanEval, SWE-bench, Harbor."""

@@ -1,0 +1,1 @@
+"""Validator programs that run in sandboxes: standard library only, no import of the package."""
