@@ -23,6 +23,7 @@ from chargehand.core.config import (
     EngineConfig,
     ExtensionsConfig,
     ForgeConfig,
+    KnowledgeConfig,
     LimitsConfig,
     LogConfig,
     McpConfig,
@@ -59,6 +60,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("log", LogConfig),
     ("traces", TracesConfig),
     ("decisions", DecisionsConfig),
+    ("knowledge", KnowledgeConfig),
     ("extensions", ExtensionsConfig),
 )
 AGENTS = "agents"

@@ -1,1 +1,1 @@
-"""The repository map: definitions and references of each file of a tree, and the files that a request is likely about."""
+"""The repository map: definitions and references in each file, and the likely files for a request."""

@@ -139,7 +139,8 @@ class CodeGraph:
         if not words:
             return {}
         rows = self._run(
-            "SELECT file.id, -bm25(paths) AS score FROM paths JOIN file ON file.slot = ? AND file.id = paths.rowid "
+            "SELECT file.id, -bm25(paths) AS score FROM paths "
+            "JOIN file ON file.slot = ? AND file.id = paths.rowid "
             "WHERE paths MATCH ? ORDER BY score DESC, file.path LIMIT ?",
             (self.slot, _any_of(words), most),
         )

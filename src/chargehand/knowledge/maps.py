@@ -26,7 +26,8 @@ _SEPARATORS = re.compile(r"::|->|[#/:]")
 class RepositoryMap:
     """The map of the tree `tree` in an index; bring the tree first. Safe to use from several threads.
 
-    Users of a definition are found by its name: two definitions of one name share their users. Raises `MapError` (`map_not_ready`) if the tree is not in the index.
+    Users of a definition are found by its name: two definitions of one name share their users. Raises `MapError`
+    (`map_not_ready`) if the tree is not in the index.
     """
 
     def __init__(self, index: CodeIndex, tree: str) -> None:

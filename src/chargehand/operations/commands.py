@@ -40,6 +40,7 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("project hook install", "project hook remove"), _HERE),
     **dict.fromkeys(("config get", "config list", "config unset", "config path", "config edit"), _HERE),
     "branch clean": _HERE,
+    "map": "it reads any commit of your checkout, and may index it for minutes",
     **dict.fromkeys(("forge login", "forge logout", "forge list", "forge test", "forge watch"), _HERE),
     **dict.fromkeys(
         ("secret set", "secret list", "secret remove", "config set", "model add", "policy allow"), _HERE
