@@ -66,8 +66,11 @@ class CodeGraph:
         return bytes(oid)
 
     def files_at(self, path: str) -> list[int]:
-        """Return the file at a path, or the files below it."""
+        """Return the file at a path, or the files below it; "" is the top."""
         name = os.fsencode(path.strip("/"))
+        if not name:
+            rows = self._run("SELECT id FROM file WHERE slot = ? ORDER BY path", (self.slot,))
+            return [file for (file,) in rows]
         rows = self._run(
             "SELECT id FROM file WHERE slot = ? AND (path = ? OR (path >= ? AND path < ?)) ORDER BY path",
             (self.slot, name, name + b"/", name + b"0"),
@@ -179,7 +182,7 @@ class CodeGraph:
             ") used JOIN definition d ON d.name = used.name AND d.kind NOT IN ('field', 'constant') "
             "JOIN file other ON other.slot = :slot AND other.blob = d.blob "
             "WHERE NOT EXISTS (SELECT 1 FROM definition e WHERE e.name = used.name LIMIT 1 OFFSET :most) "
-            "GROUP BY used.name, other.id ORDER BY used.name, other.id",
+            "GROUP BY used.name, other.id ORDER BY other.path, used.name",
             {"file": file, "slot": self.slot, "most": MOST_DEFINERS},
         ).fetchall()
 
@@ -192,7 +195,7 @@ class CodeGraph:
             "JOIN file other ON other.slot = :slot AND other.blob = r.blob "
             "WHERE NOT EXISTS (SELECT 1 FROM definition e WHERE e.name = own.name LIMIT 1 OFFSET :most) "
             "AND NOT EXISTS (SELECT 1 FROM reference e WHERE e.name = own.name LIMIT 1 OFFSET :users) "
-            "GROUP BY own.name, other.id ORDER BY own.name, other.id",
+            "GROUP BY own.name, other.id ORDER BY other.path, own.name",
             {"file": file, "slot": self.slot, "most": MOST_DEFINERS, "users": _MOST_USERS},
         ).fetchall()
 

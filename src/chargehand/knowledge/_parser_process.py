@@ -39,6 +39,12 @@ class ParserProcess:
         self._seconds = seconds
         self._child: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """The id of the running child."""
+        assert self._child is not None
+        return self._child.pid
+
     def parse(self, language: str, source: bytes) -> ParsedFile:
         """Parse a file; it is returned as skipped if it ends the process or takes longer than `seconds`.
 

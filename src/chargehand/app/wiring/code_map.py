@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # loaded by the first attempt that has a map
     from chargehand.knowledge.records import CodeHit
 
 # A mission begins without the map if indexing takes longer; the next one continues there.
-_OPENING_SECONDS = 20.0
+_OPENING_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
 
 
