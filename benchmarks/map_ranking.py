@@ -1,9 +1,9 @@
 """Ranking of the repository map on real bug fixes: `python -m benchmarks.map_ranking CLONES MISSIONS.json...`.
 
 CLONES has a clone of each repository as `OWNER+NAME`. A mission has `repo`, `base_commit`, `issue_text` and
-`gold_patch_paths`. Counted are the missions whose fixed files are all listed in a map of `--tokens`, and the place of
-the first fixed source file in the ranking. `--aider PYTHON` names an interpreter that has aider, whose map is asked
-with the same budget; four bytes count as a token for every side.
+`gold_patch_paths`. Counted are the missions whose fixed files are all listed in a map of `--tokens`, and the place
+of the first fixed source file in the ranking. `--aider PYTHON` names an interpreter that has aider, whose map is
+asked with the same budget; four bytes count as a token for every side.
 """
 
 from __future__ import annotations

@@ -120,6 +120,7 @@ def test_the_set_of_commands_is_complete() -> None:
             "up",
             "gc",
             "stats",
+            "map",
             "feedback",
             "completion",
             "login",

@@ -17,17 +17,20 @@ from chargehand.knowledge._parser_process import ParserProcess
 
 SOURCES = {
     "a.py": (
-        "class Shelf:\n    size = 3\n    def put(self, book):\n        return check(book)\n\ndef check(book): ...\n",
+        "class Shelf:\n    size = 3\n    def put(self, book):\n        return check(book)\n\n"
+        "def check(book): ...\n",
         {"class Shelf", "field Shelf.size", "method Shelf.put", "function check"},
         ("check", "Shelf.put"),
     ),
     "a.js": (
-        "class Shelf { put(book) { return check(book) } }\nconst check = (book) => true\nexport function open() {}\n",
+        "class Shelf { put(book) { return check(book) } }\nconst check = (book) => true\n"
+        "export function open() {}\n",
         {"class Shelf", "method Shelf.put", "function check", "function open"},
         ("check", "Shelf.put"),
     ),
     "a.ts": (
-        "interface Book { id: number }\nexport class Shelf { put(b: Book) { return check(b) } }\nenum Kind { A }\n"
+        "interface Book { id: number }\nexport class Shelf { put(b: Book) { return check(b) } }\n"
+        "enum Kind { A }\n"
         "function check(b: Book): boolean { return true }\ntype Id = number\n",
         {"interface Book", "class Shelf", "method Shelf.put", "enum Kind", "function check", "type Id"},
         ("check", "Shelf.put"),
@@ -56,7 +59,8 @@ SOURCES = {
         ("check", "put"),
     ),
     "a.cpp": (
-        "namespace lib {\nclass Shelf { void put(); int size() { return 1; } };\nvoid Shelf::put() { check(); }\n}\n",
+        "namespace lib {\nclass Shelf { void put(); int size() { return 1; } };\n"
+        "void Shelf::put() { check(); }\n}\n",
         {"class lib.Shelf", "method lib.Shelf.size", "method lib.Shelf.put"},
         ("check", "lib.Shelf.put"),
     ),

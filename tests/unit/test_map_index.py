@@ -87,6 +87,29 @@ def test_another_writer_is_waited_for_until_the_time_is_up(kit: MapKit) -> None:
     assert kit.index.bring(tree).complete
 
 
+def test_closing_ends_the_work_of_another_thread(kit: MapKit) -> None:
+    tree = kit.tree({f"m{n}.py": f"def f{n}(): ...\n" for n in range(1000)})
+    began, done = threading.Event(), list[bool]()
+
+    class Announcing:
+        """The depot, which says when its first blob is read."""
+
+        entries, diff, blob_size = kit.depot.entries, kit.depot.diff, kit.depot.blob_size
+
+        def read_blob(self, id: str) -> bytes:
+            began.set()
+            return kit.depot.read_blob(id)
+
+    kit.index.source = Announcing()
+    thread = threading.Thread(target=lambda: done.append(kit.index.bring(tree).complete))
+    thread.start()
+    assert began.wait(30)
+    kit.index.close()
+    thread.join()
+    assert done == [False]
+    assert 0 < kit.index.bring(tree).parsed <= 1000
+
+
 def test_two_writers_at_once_make_one_index(kit: MapKit) -> None:
     trees = [kit.tree({f"m{n}.py": f"def f{n + shift}(): ...\n" for n in range(30)}) for shift in (0, 5)]
     problems: list[Exception] = []

@@ -47,7 +47,10 @@ _DEFINITION = (
 
 
 class CodeGraph:
-    """Reads one slot of the index inside a reading transaction."""
+    """Reads one slot of the index inside a reading transaction.
+
+    `CROSS JOIN` fixes the order of the tables: without it SQLite may ask the full-text index once for each file.
+    """
 
     def __init__(self, connection: sqlite3.Connection, slot: int) -> None:
         self._run = connection.execute
@@ -98,8 +101,8 @@ class CodeGraph:
     def definitions_of(self, name: str, *, most: int = 200) -> list[DefinitionRow]:
         """Return the definitions of a name, by path and line."""
         rows = self._run(
-            f"SELECT {_DEFINITION} FROM name JOIN definition d ON d.name = name.id "
-            "JOIN file ON file.slot = ? AND file.blob = d.blob WHERE name.text = ? "
+            f"SELECT {_DEFINITION} FROM name CROSS JOIN definition d ON d.name = name.id "
+            "CROSS JOIN file ON file.slot = ? AND file.blob = d.blob WHERE name.text = ? "
             "ORDER BY file.path, d.line LIMIT ?",
             (self.slot, name, most),
         )
@@ -109,7 +112,7 @@ class CodeGraph:
         """Return the references to a name, by path and line."""
         rows = self._run(
             "SELECT file.id, file.path, r.blob, r.kind, r.line, r.within FROM name "
-            "JOIN reference r ON r.name = name.id JOIN file ON file.slot = ? AND file.blob = r.blob "
+            "CROSS JOIN reference r ON r.name = name.id CROSS JOIN file ON file.slot = ? AND file.blob = r.blob "
             "WHERE name.text = ? ORDER BY file.path, r.line LIMIT ?",
             (self.slot, name, most),
         )
@@ -131,7 +134,7 @@ class CodeGraph:
             return {}
         rows = self._run(
             "SELECT file.id, -bm25(words, 4.0, 1.0) AS score FROM words "
-            "JOIN file ON file.slot = ? AND file.blob = words.rowid "
+            "CROSS JOIN file ON file.slot = ? AND file.blob = words.rowid "
             "WHERE words MATCH ? ORDER BY score DESC, file.path LIMIT ?",
             (self.slot, _any_of(common), most),
         )
@@ -143,16 +146,19 @@ class CodeGraph:
             return {}
         rows = self._run(
             "SELECT file.id, -bm25(paths) AS score FROM paths "
-            "JOIN file ON file.slot = ? AND file.id = paths.rowid "
+            "CROSS JOIN file ON file.slot = ? AND file.id = paths.rowid "
             "WHERE paths MATCH ? ORDER BY score DESC, file.path LIMIT ?",
             (self.slot, _any_of(words), most),
         )
         return dict(rows.fetchall())
 
     def _share(self, word: str) -> float:
-        """Return the share of the indexed contents that have a word; 0 for a word that is stored as a stem."""
-        found = self._run("SELECT doc FROM terms WHERE term = ?", (word,)).fetchone()
-        return 0.0 if found is None else found[0] / max(1, self.files)
+        """Return the share of the indexed contents that have a word, or another word with its beginning."""
+        # The index holds stems: the word without some of its end, at times with an i for its y.
+        stems = [word, word[:-1], word[:-2], word[:-3], f"{word[:-1]}i"]
+        found = self._run("SELECT max(doc) FROM terms WHERE term IN (?, ?, ?, ?, ?)", stems).fetchone()
+        most: int = found[0] or 0
+        return most / max(1, self.files)
 
     def _common_share(self) -> float:
         # In a large tree a word of so many files decides nothing, and its list takes long to read.
@@ -179,8 +185,8 @@ class CodeGraph:
             "SELECT used.name, other.id, used.uses FROM ("
             "  SELECT r.name AS name, count(*) AS uses FROM file JOIN reference r ON r.blob = file.blob"
             "  WHERE file.id = :file GROUP BY r.name"
-            ") used JOIN definition d ON d.name = used.name AND d.kind NOT IN ('field', 'constant') "
-            "JOIN file other ON other.slot = :slot AND other.blob = d.blob "
+            ") used CROSS JOIN definition d ON d.name = used.name AND d.kind NOT IN ('field', 'constant') "
+            "CROSS JOIN file other ON other.slot = :slot AND other.blob = d.blob "
             "WHERE NOT EXISTS (SELECT 1 FROM definition e WHERE e.name = used.name LIMIT 1 OFFSET :most) "
             "GROUP BY used.name, other.id ORDER BY other.path, used.name",
             {"file": file, "slot": self.slot, "most": MOST_DEFINERS},
@@ -191,8 +197,8 @@ class CodeGraph:
             "SELECT own.name, other.id, 1 FROM ("
             "  SELECT DISTINCT d.name AS name FROM file JOIN definition d ON d.blob = file.blob"
             "  WHERE file.id = :file AND d.kind NOT IN ('field', 'constant')"
-            ") own JOIN reference r ON r.name = own.name "
-            "JOIN file other ON other.slot = :slot AND other.blob = r.blob "
+            ") own CROSS JOIN reference r ON r.name = own.name "
+            "CROSS JOIN file other ON other.slot = :slot AND other.blob = r.blob "
             "WHERE NOT EXISTS (SELECT 1 FROM definition e WHERE e.name = own.name LIMIT 1 OFFSET :most) "
             "AND NOT EXISTS (SELECT 1 FROM reference e WHERE e.name = own.name LIMIT 1 OFFSET :users) "
             "GROUP BY own.name, other.id ORDER BY other.path, own.name",

@@ -97,7 +97,7 @@ def spread_rank(graph: CodeGraph, seeds: Mapping[int, float]) -> dict[int, float
         if not residue:
             break
         # The first of equal ones: the order is that of paths, since ids change when slots move.
-        file = max(residue, key=lambda each: residue[each])
+        file = max(residue, key=residue.__getitem__)
         mass = residue.pop(file)
         if mass < _LEAST_RESIDUE:
             residue[file] = mass

@@ -47,6 +47,7 @@ _SLOTS = 4  # trees that can be queried without moving a slot
 _REGULAR = (0o100644, 0o100755, 0o100664)
 _MOST_PROCESSES = 4
 _SHOWN_SKIPPED = 100
+_POLL_SECONDS = 0.05  # between two looks at the lock of another process
 # A slot moves to a tree that differs in at most this share of its files; otherwise a new one is filled.
 _MOVED_SHARE = 0.25
 # Blobs of no slot are kept for trees that come back, up to so many in addition to those in use.
@@ -104,6 +105,7 @@ class CodeIndex:
         self._seconds = seconds
         self._parsers: list[ParserProcess] = []
         self._lock = threading.RLock()
+        self._stop = threading.Event()  # ends work of other threads early, so that `close` returns soon
         self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> CodeIndex:
@@ -115,8 +117,10 @@ class CodeIndex:
         self.close()
 
     def close(self) -> None:
-        """End the parser processes and close the file."""
+        """End the parser processes and close the file; a thread that brings a tree stops after its next file."""
+        self._stop.set()
         with self._lock:
+            self._stop.clear()
             for parser in self._parsers:
                 parser.close()
             self._parsers.clear()
@@ -168,7 +172,7 @@ class CodeIndex:
         place.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not _lock_until(fd, deadline):
+            if not self._lock_until(fd, deadline):
                 yield False
                 return
             # Another process may have removed the file since it was opened.
@@ -180,6 +184,19 @@ class CodeIndex:
             (self.directory / "meta.json").write_bytes(msgspec.json.encode(meta))
         finally:
             os.close(fd)
+
+    def _lock_until(self, fd: int, deadline: float | None) -> bool:
+        """Take an exclusive lock; return `False` if another process holds it until the deadline."""
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+                if self._stop.wait(_POLL_SECONDS):
+                    return False
+            else:
+                return True
 
     def _fill(self, tree: str, deadline: float | None) -> int | None:
         """Parse the new files of a tree and give it a slot; return their number, `None` if time ran out."""
@@ -241,7 +258,7 @@ class CodeIndex:
         """Parse files one after the other until the deadline."""
         done: list[ParsedFile] = []
         for file in files:
-            if deadline is not None and time.monotonic() > deadline:
+            if self._stop.is_set() or (deadline is not None and time.monotonic() > deadline):
                 break
             done.append(self._parse(parser, file))
         return done
@@ -335,19 +352,3 @@ def _select_files(entries: Iterable[tuple[str, int | None, str | None]]) -> Iter
     for path, mode, oid in entries:
         if oid is not None and mode in _REGULAR:
             yield _TreeFile(path, oid, _contents.kind_of(path, mode))
-
-
-def _lock_until(fd: int, deadline: float | None) -> bool:
-    """Take an exclusive lock; return `False` if another process holds it until the deadline."""
-    if deadline is None:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        return True
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.05)
-        else:
-            return True

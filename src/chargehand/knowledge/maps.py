@@ -18,6 +18,7 @@ from chargehand.knowledge.records import CodeHit, MapError, MapSummary
 DEFAULT_TOKENS = 2000
 _MOST_HITS = 50
 _MOST_IMPACT = 200
+_MOST_REACHED = 300  # definitions that are looked at for tests
 _DEEPEST = 3  # calls between a definition and a use of it
 _DEEPEST_TEST = 4
 _SEPARATORS = re.compile(r"::|->|[#/:]")
@@ -115,7 +116,7 @@ class RepositoryMap:
         """
         with self._graph() as graph:
             found = []
-            for hit in self._users(graph, targets, depth=_DEEPEST_TEST, most=20 * most):
+            for hit in self._users(graph, targets, depth=_DEEPEST_TEST, most=_MOST_REACHED):
                 name = hit.name.rpartition(".")[2]
                 if is_test(hit.path, name, hit.kind):
                     found.append(hit)
