@@ -55,7 +55,7 @@ class CodeGraph:
     def __init__(self, connection: sqlite3.Connection, slot: int) -> None:
         self._run = connection.execute
         self.slot = slot
-        (self.files,) = self._run("SELECT files FROM slot WHERE id = ?", (slot,)).fetchone()
+        self.files: int = self._run("SELECT files FROM slot WHERE id = ?", (slot,)).fetchone()[0]
         self.neighbours = lru_cache(None)(self._read_neighbours)
 
     def path_of(self, file: int) -> str:

@@ -1,7 +1,7 @@
 """The parser process: a child with limits that parses files, so that a crash or a hang costs one file.
 
 Requests come on stdin and replies go to stdout, each a length of four bytes and a message in MessagePack. The
-process gets content only: it opens no file of a repository and has no environment.
+process gets content only, has no environment, and can open, start and connect to nothing once it parses.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import msgspec
 from msgspec import Struct
 
 from chargehand.core.codec import unpack_as
+from chargehand.core.errors import TierUnavailableError
 from chargehand.knowledge.records import MapError, ParsedFile
 
 _MEMORY_BYTES = 1 << 30
 _LENGTH = struct.Struct(">I")
 _NICE = 10
+_NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2  # prctl(2)
 
 
 class ParseOrder(Struct, frozen=True, kw_only=True):
@@ -35,7 +37,7 @@ class ParseOrder(Struct, frozen=True, kw_only=True):
 class ParserProcess:
     """A child process that parses one file after the other, started at the first one; not for several threads."""
 
-    def __init__(self, *, seconds: float = 10.0) -> None:
+    def __init__(self, *, seconds: float = 5.0) -> None:
         self._seconds = seconds
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -138,7 +140,11 @@ def main() -> None:
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (value, value))
     from chargehand.knowledge._extraction import parse_source
+    from chargehand.knowledge._languages import languages, query_text
 
+    for name in languages():
+        query_text(name)  # read now: no file can be opened any more afterwards
+    _restrict_calls()
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     while (message := _read_message(requests)) is not None:
         order = unpack_as(message, ParseOrder)
@@ -149,6 +155,27 @@ def main() -> None:
         reply = msgspec.msgpack.encode(parsed)
         replies.write(_LENGTH.pack(len(reply)) + reply)
         replies.flush()
+
+
+def _restrict_calls() -> None:
+    """Refuse this process all system calls but those for memory and its open pipes, if the system can."""
+    import ctypes
+
+    from chargehand.sandbox.seccomp import compile_parser_filter, host_architecture
+
+    if sys.platform != "linux":
+        return
+    try:
+        program = compile_parser_filter(host_architecture())
+    except TierUnavailableError:  # no table of calls for this processor
+        return
+    words = ctypes.create_string_buffer(program, len(program))
+    described = struct.pack("@HP", len(program) // 8, ctypes.addressof(words))  # struct sock_fprog
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    arguments = [(_NO_NEW_PRIVILEGES, 1, 0), (_SET_SECCOMP, _FILTER, described)]
+    for option, value, last in arguments:
+        if prctl(option, ctypes.c_ulong(value), last, ctypes.c_ulong(0), ctypes.c_ulong(0)):
+            raise OSError(ctypes.get_errno(), "the parser's system calls cannot be restricted")
 
 
 def _read_message(stream: BinaryIO) -> bytes | None:

@@ -96,7 +96,7 @@ class CodeIndex:
     Raises `MapError` if the index cannot be read or written.
     """
 
-    def __init__(self, root: Path, source: TreeSource, *, seconds: float = 10.0) -> None:
+    def __init__(self, root: Path, source: TreeSource, *, seconds: float = 5.0) -> None:
         self.source = source
         self._name = parser_version()
         self._root = root
