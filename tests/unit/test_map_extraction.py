@@ -14,6 +14,7 @@ from tests.knowledge_kit import MapKit
 from tests.trees_kit import EXECUTABLE, GITLINK, LINK
 
 from chargehand.knowledge._parser_process import ParserProcess
+from chargehand.knowledge.records import MapError
 
 SOURCES = {
     "a.py": (
@@ -215,3 +216,12 @@ def test_the_parser_process_is_bounded(parser: ParserProcess) -> None:
     status = Path(f"/proc/{parser.pid}/status").read_text()
     assert "Seccomp:\t2" in status
     assert "NoNewPrivs:\t1" in status
+
+
+def test_a_parser_that_does_not_start_skips_no_file(kit: MapKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = kit.tree({"a.py": "def f(): ...\n"})
+    with monkeypatch.context() as broken:
+        broken.setattr("sys.executable", "/bin/false")
+        with pytest.raises(MapError, match="does not start"):
+            kit.index.bring(tree)
+    assert kit.index.bring(tree).skipped == ()

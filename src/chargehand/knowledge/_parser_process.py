@@ -24,6 +24,7 @@ from chargehand.knowledge.records import MapError, ParsedFile
 _MEMORY_BYTES = 1 << 30
 _LENGTH = struct.Struct(">I")
 _NICE = 10
+_START_SECONDS = 60.0
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2  # prctl(2)
 
 
@@ -85,6 +86,13 @@ class ParserProcess:
         for pipe in (self._child.stdin, self._child.stdout):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
+        try:
+            # Its start is no file's fault, and does not count as a file's time.
+            _exchange(self._child, b"", _START_SECONDS)
+        except (OSError, EOFError) as problem:
+            self.close()
+            hint = f"install the optional part again; to see why: {sys.executable} -I -m {__name__}"
+            raise MapError("the parser process does not start", hint=hint) from problem
         return self._child
 
     def close(self) -> None:
@@ -100,17 +108,21 @@ class ParserProcess:
 
 
 def _exchange(child: subprocess.Popen[bytes], order: bytes, seconds: float) -> bytes:
-    """Send a request and return the reply. Raises `TimeoutError`, `EOFError` if the child ended, `OSError`."""
+    """Send a request, if it is not empty, and return the next reply.
+
+    Raises `TimeoutError`, `EOFError` if the child ended, `OSError`.
+    """
     import select
     import time
 
     assert child.stdin is not None
     assert child.stdout is not None
     source, target = child.stdin.fileno(), child.stdout.fileno()
+    unsent = memoryview(_LENGTH.pack(len(order)) + order if order else b"")
     poll = select.poll()
-    poll.register(source, select.POLLOUT)
+    if unsent:
+        poll.register(source, select.POLLOUT)
     poll.register(target, select.POLLIN)
-    unsent = memoryview(_LENGTH.pack(len(order)) + order)
     got = bytearray()
     deadline = time.monotonic() + seconds
     while len(got) < 4 or len(got) < 4 + _LENGTH.unpack_from(got)[0]:
@@ -146,6 +158,8 @@ def main() -> None:
         query_text(name)  # read now: no file can be opened any more afterwards
     _restrict_calls()
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    replies.write(_LENGTH.pack(0))  # ready
+    replies.flush()
     while (message := _read_message(requests)) is not None:
         order = unpack_as(message, ParseOrder)
         try:
