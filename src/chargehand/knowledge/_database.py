@@ -42,7 +42,7 @@ CREATE TABLE file (
 CREATE INDEX file_blob ON file (slot, blob);
 CREATE INDEX file_of_blob ON file (blob);
 CREATE VIRTUAL TABLE words USING fts5 (
-    symbols, text, content = '', tokenize = "porter unicode61 remove_diacritics 2 tokenchars '_'"
+    symbols, text, tokenize = "porter unicode61 remove_diacritics 2 tokenchars '_'"
 );
 CREATE VIRTUAL TABLE paths USING fts5 (path, tokenize = "porter unicode61 tokenchars '_'");
 CREATE VIRTUAL TABLE terms USING fts5vocab (words, row);
@@ -174,9 +174,9 @@ def _name_ids(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str,
 
 
 def remove_blobs(connection: sqlite3.Connection, blobs: Iterable[int]) -> None:
-    """Remove the rows of blobs inside a transaction; their words stay, and match no file any more."""
+    """Remove the rows of blobs inside a transaction."""
     for blob in blobs:
-        for table, column in (("definition", "blob"), ("reference", "blob"), ("blob", "id")):
+        for table, column in (("definition", "blob"), ("reference", "blob"), ("words", "rowid"), ("blob", "id")):
             connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (blob,))
 
 

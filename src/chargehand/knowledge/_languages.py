@@ -73,7 +73,7 @@ def parser_version() -> str:
         except PackageNotFoundError:
             digest.update(f"{name} is missing\n".encode())
     own = files(__package__)
-    for name in ("languages.toml", "_extraction.py", "_words.py", "_contents.py"):
+    for name in ("languages.toml", "_extraction.py", "_database.py", "_words.py", "_contents.py"):
         digest.update((own / name).read_bytes())
     for name in languages():
         digest.update(query_text(name).encode())

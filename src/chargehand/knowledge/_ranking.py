@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from chargehand.knowledge._graph import MOST_DEFINERS, CodeGraph
-from chargehand.knowledge._languages import is_test_file
+from chargehand.knowledge._languages import is_test_file, language_of
 from chargehand.knowledge._words import names_in, search_words, stop_words
 
 _SEEDS = 40
@@ -22,6 +22,7 @@ _MOST_PUSHES = 60
 _MOST_WORDS = 40
 _MOST_RANKED = 300
 _TEXT, _PATH, _NAME, _PLACE = 1.0, 0.5, 1.0, 3.0  # the shares of the kinds of seeds
+_TEXT_FILE_SHARE = 0.5  # pages have many words, and most requests are about code
 _TEST_SHARE = 0.4  # a request is rarely about the test itself
 _CODE_IN_TEXT = re.compile(r"`[^`\n]{1,200}`|[\w.]+\(")
 _PATH_IN_TEXT = re.compile(r"[\w.@+-]+(?:/[\w.@+-]+)+|[\w@+-]+\.[A-Za-z]\w{0,7}\b")
@@ -57,8 +58,14 @@ def rank_files(graph: CodeGraph, request: MapRequest) -> list[tuple[int, float]]
     spread = spread_rank(graph, seeds)
     likely = sorted(spread, key=lambda file: -spread[file])[:_MOST_RANKED]
     paths = {file: graph.path_of(file) for file in likely}
-    scores = {file: spread[file] * (_TEST_SHARE if is_test_file(paths[file]) else 1.0) for file in likely}
+    scores = {file: spread[file] * _share_of(paths[file]) for file in likely}
     return sorted(scores.items(), key=lambda item: (-item[1], paths[item[0]]))
+
+
+def _share_of(path: str) -> float:
+    if language_of(path) is None:
+        return _TEXT_FILE_SHARE
+    return _TEST_SHARE if is_test_file(path) else 1.0
 
 
 def find_seeds(graph: CodeGraph, request: MapRequest) -> dict[int, float]:

@@ -15,9 +15,9 @@ from chargehand.knowledge._ranking import MapRequest
 from chargehand.knowledge._words import search_words
 from chargehand.knowledge.index import TreeSource
 
-_DETAILED = 12  # files that are listed with definitions
-_DETAIL_SHARE = 0.7  # of the budget; the rest is for paths alone
-_MOST_DEFINITIONS = 12  # of one file
+_DETAILED = 10  # files that are listed with definitions
+_DETAIL_SHARE = 0.6  # of the budget; the rest is for paths alone
+_MOST_DEFINITIONS = 8  # of one file
 _LONGEST_LINE = 110
 _READ_BYTES = 400_000
 _HEAD = "Files that the request is likely about, the most likely first, with lines of definitions:"

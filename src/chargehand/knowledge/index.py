@@ -50,8 +50,8 @@ _SHOWN_SKIPPED = 100
 _POLL_SECONDS = 0.05  # between two looks at the lock of another process
 # A slot moves to a tree that differs in at most this share of its files; otherwise a new one is filled.
 _MOVED_SHARE = 0.25
-# Blobs of no slot are kept for trees that come back, up to so many in addition to those in use.
-_MOST_UNUSED = 2000
+# Blobs of no slot are kept for trees that come back, but only so many: their words distort which words are rare.
+_MOST_UNUSED = 200
 
 
 class TreeSource(Protocol):
@@ -314,13 +314,14 @@ class CodeIndex:
         """Remove the oldest blobs that no slot holds, if there are many."""
         run = self.connection.execute
         (blobs,) = run("SELECT count(*) FROM blob").fetchone()
-        (held,) = run("SELECT coalesce(sum(files), 0) FROM slot").fetchone()
+        (held,) = run("SELECT max(files) FROM slot").fetchone()
         if blobs <= held + _MOST_UNUSED:
             return
         unused = run(
             "SELECT id FROM blob WHERE NOT EXISTS (SELECT 1 FROM file WHERE file.blob = blob.id) ORDER BY id"
         ).fetchall()
-        remove_blobs(self.connection, (blob for (blob,) in unused[: -_MOST_UNUSED // 2]))
+        if len(unused) > _MOST_UNUSED:
+            remove_blobs(self.connection, (blob for (blob,) in unused[: -_MOST_UNUSED // 2]))
 
     def _summary(self, tree: str, parsed: int, seconds: float, *, complete: bool) -> MapSummary:
         files = 0
