@@ -36,6 +36,18 @@ PLACES = {
     "pydantic": ("mcp/",),
     "starlette": ("mcp/", "server/"),
     "uvicorn": ("mcp/",),
+    # The parser process alone imports them.
+    "tree_sitter_c": ("knowledge/_grammars.py",),
+    "tree_sitter_c_sharp": ("knowledge/_grammars.py",),
+    "tree_sitter_cpp": ("knowledge/_grammars.py",),
+    "tree_sitter_go": ("knowledge/_grammars.py",),
+    "tree_sitter_java": ("knowledge/_grammars.py",),
+    "tree_sitter_javascript": ("knowledge/_grammars.py",),
+    "tree_sitter_php": ("knowledge/_grammars.py",),
+    "tree_sitter_python": ("knowledge/_grammars.py",),
+    "tree_sitter_ruby": ("knowledge/_grammars.py",),
+    "tree_sitter_rust": ("knowledge/_grammars.py",),
+    "tree_sitter_typescript": ("knowledge/_grammars.py",),
     # These import the above when they are imported, so only commands that have checked for them may do so.
     "chargehand.mcp": ("mcp/", "cli/serving.py"),
     "chargehand.server": ("server/", "cli/serving.py"),

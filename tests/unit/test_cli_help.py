@@ -122,6 +122,7 @@ def test_the_set_of_commands_is_complete() -> None:
             "up",
             "gc",
             "stats",
+            "map",
             "feedback",
             "completion",
             "login",

@@ -53,6 +53,7 @@ def run_without(modules: set[str], then: str, tmp_path: Path, **environ: str) ->
         ("mcp", ("mcp",), {}),
         ("decisions", ("knowledge", "query", "failure-cause", "cause"), {}),
         ("mcp", ("mcp", "--http", "127.0.0.1:0"), {}),
+        ("knowledge", ("map", "a request"), {}),
         ("postgres", ("worker",), {"CHARGEHAND_ENGINE_URL": "postgresql://nobody@127.0.0.1:1/none"}),
         ("postgres", ("mission", "list"), {"CHARGEHAND_ENGINE_URL": "postgresql://nobody@127.0.0.1:1/none"}),
     ],

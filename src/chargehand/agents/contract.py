@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.core.config import AgentConfig
 from chargehand.core.messages import Message
+from chargehand.core.ports import CodeMap
 from chargehand.models.contract import Dialect, QuotaRest
 from chargehand.policy.actions import Action, Judgement
 from chargehand.sandbox.contract import OnOutput, Sandbox
@@ -218,6 +219,7 @@ class AttemptContext(Protocol):
     endpoint: Endpoint | None
     resumed: Resumed | None
     snippets: Snippets | None
+    code_map: CodeMap | None
 
     async def step(self, name: str, input: object, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a recorded step; `input` and output are JSON."""

@@ -23,6 +23,8 @@ from chargehand.core.text import printable, shown_path
 INSTRUCTION_FILES = ("AGENTS.md", "CLAUDE.md")
 # The title of the list of a repository's skills where it is quoted.
 SKILLS = "the list of skills (when the work fits one, read its file first)"
+# The title of the repository map where it is quoted.
+MAP = "the repository map (a guess by the words of the request: read the files)"
 _INSTRUCTION_CHARACTERS = 24_000
 _REPORT_CHARACTERS = 40_000
 # Characters of a text and entries of a list, tried in order until a report is short enough.
@@ -109,12 +111,13 @@ def first_message(
     allow: Sequence[str] = (),
     forbid: Sequence[str] = (),
     instructions: Sequence[tuple[str, str]] = (),
+    code_map: str = "",
 ) -> str:
     """Return the message that a conversation begins with: the request, its bounds, and context.
 
     The agent starts in `directory` of the workspace. `allow` and `forbid` are areas of paths, `instructions` are
     paths with the text of files. The texts of files have 24,000 characters together; the rest is left out with a
-    note.
+    note. `code_map` is the repository map, which is bounded itself.
     """
     parts = [f"The request:\n\n{request.strip()}"]
     bounds = [
@@ -133,6 +136,8 @@ def first_message(
             note = f"\n[{over} more characters are not shown]" if over > 0 else ""
             texts.append((shown_path(path), clean[: max(left, 0)] + note))
             left -= len(clean)
+    if code_map:
+        texts.append((MAP, printable(code_map)))
     if texts:
         # Last, and quoted: text from a repository is context, and overrides nothing above it. The mark occurs in
         # none of the texts, and is the same each time: a request must not differ after a crash.

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from msgspec import Struct
 
-from chargehand.agents.tool_specs import MUTATING, SPECS
+from chargehand.agents.tool_specs import MAP_TOOLS, MUTATING, SPECS
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.text import late_pattern, printable
 
@@ -47,6 +47,8 @@ class Role(Struct, frozen=True, kw_only=True):
 
     def may_use(self, tool: str) -> bool:
         """Return whether a tool is in the role's list."""
+        if tool in MAP_TOOLS and tool not in self.tools:
+            tool = "search"
         return tool == FINISH_TOOL or any(fnmatchcase(tool, pattern) for pattern in self.tools)
 
 

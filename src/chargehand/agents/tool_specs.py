@@ -181,7 +181,33 @@ SPECS = (
         question=_text("The question, understandable by itself."),
         options=_texts("Answers to choose from, if there are a few."),
     ),
+    _spec(
+        "search_code",
+        "Find definitions by words or names in the repository map, best first. It reads the last saved state.",
+        "words",
+        words=_text("Names or words, such as `parse header`."),
+    ),
+    _spec(
+        "who_calls",
+        "List the places that use a function, class or other symbol: calls first. Found by name.",
+        "symbol",
+        symbol=_text("A name, or a qualified one such as Config.from_file."),
+    ),
+    _spec(
+        "impact_of",
+        "List the definitions that use paths or symbols, directly or through up to three calls.",
+        "targets",
+        targets=_texts("Paths of files, or symbols."),
+    ),
+    _spec(
+        "tests_for",
+        "List the tests that reach paths or symbols, the most direct ones first.",
+        "targets",
+        targets=_texts("Paths of files, or symbols."),
+    ),
 )
+# The queries of the repository map: they read as `search` does, so a role that has `search` has them too.
+MAP_TOOLS = frozenset({"search_code", "who_calls", "impact_of", "tests_for"})
 # The tools whose calls may change the workspace. A snippet runs in another sandbox, so it is not included.
 MUTATING = frozenset({"bash", "edit", "apply_patch"})
 # The tools that the agent's loop carries out itself.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +15,7 @@ from chargehand.agents.prompts import shorten
 from chargehand.agents.roles import Role
 from chargehand.agents.tool_specs import (
     LOOP_ONLY,
+    MAP_TOOLS,
     SNIPPET,
     SPECS,
     Mistake,
@@ -27,7 +28,7 @@ from chargehand.agents.tool_specs import (
 from chargehand.agents.tools.editing import apply_patch, edit
 from chargehand.agents.tools.files import SandboxFiles
 from chargehand.agents.tools.reading import read, search
-from chargehand.core.errors import InfrastructureError, TierUnavailableError, UsageError, nearest
+from chargehand.core.errors import InfrastructureError, NotFoundError, TierUnavailableError, UsageError, nearest
 from chargehand.core.text import printable
 from chargehand.policy.actions import Action, FileRead, FileWrite, Several, Shell, Snippet
 from chargehand.sandbox.contract import WORKSPACE, OnOutput, Sandbox
@@ -44,6 +45,10 @@ _MOST_OUTPUT = 2_000_000
 _LONGEST_COMMAND = 100_000
 # Bytes of console lines and value together: below a result's limit, so that no JSON must be cut.
 _SNIPPET_OUTPUT = 8_000
+
+
+# Answers a query of the repository map, given its name and its words; raises as `CodeMap.answer` does.
+AskMap = Callable[[str, Sequence[str]], Awaitable[str]]
 
 
 def checked_call(name: str, arguments: object) -> dict[str, Any] | ToolResult:
@@ -66,7 +71,8 @@ class Toolbox:
     `keep` stores bytes and returns their artifact id; `on_output` gets the output of commands as they run; `spill`
     is the directory inside the sandbox for long outputs. `seconds` is the time limit of every file tool, and of a
     command whose call gives no limit. Tools that `may_use` refuses by name are not offered, nor is `snippet`
-    without `snippets`, nor arguments for other tasks unless `in_plan`.
+    without `snippets`, nor arguments for other tasks unless `in_plan`, nor the queries of the repository map
+    without `ask_map`, which answers them.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class Toolbox:
         snippets: Snippets | None = None,
         may_use: Callable[[str], bool] = bool,
         in_plan: bool = False,
+        ask_map: AskMap | None = None,
     ) -> None:
         self._sandbox = sandbox
         self._files = SandboxFiles(sandbox, seconds=seconds)
@@ -89,10 +96,13 @@ class Toolbox:
         self._outputs = 0
         self._seconds = seconds
         self._snippets = snippets
+        self._ask_map = ask_map
         self.specs: tuple[ToolSpec, ...] = tuple(
             relocate(spec if in_plan else without_others(spec), sandbox.cwd)
             for spec in SPECS
-            if may_use(spec.name) and (snippets is not None or spec.name != SNIPPET)
+            if may_use(spec.name)
+            and (snippets is not None or spec.name != SNIPPET)
+            and (ask_map is not None or spec.name not in MAP_TOOLS)
         )
 
     async def shorten(self, text: str) -> tuple[str, str | None]:
@@ -133,11 +143,27 @@ class Toolbox:
                     return await search(self._files, **checked)
                 case "snippet":
                     return await run_snippet(self._snippets, **checked)
+                case _ if name in MAP_TOOLS:
+                    return await self._query_map(name, checked)
                 case _:
                     assert name in LOOP_ONLY
                     raise Mistake(f"{name} cannot be called here")
         except Mistake as mistake:
             return ToolResult(text=str(mistake), failed=True)
+
+    async def _query_map(self, name: str, checked: dict[str, Any]) -> ToolResult:
+        """Ask the repository map; raises `Mistake`."""
+        if self._ask_map is None:
+            raise Mistake("there is no repository map here: use search")
+        (given,) = checked.values()
+        try:
+            text = await self._ask_map(name, [given] if isinstance(given, str) else given)
+        except NotFoundError as error:
+            raise Mistake(f"{error.message}: use search") from error
+        except InfrastructureError as error:  # an error of the map, not of the attempt's sandbox
+            return ToolResult(text=f"the map could not be read: {error.message}. Use search.", failed=True)
+        shown, artifact = await self.shorten(text)
+        return ToolResult(text=shown, artifact=artifact)
 
     async def _run_command(self, command: str, seconds: float) -> ToolResult:
         """Run a command line to its end or its time limit; raises `Mistake`."""

@@ -18,6 +18,7 @@ from chargehand.app.forge.request_target import RequestTarget
 from chargehand.app.preparation import Preparation, Sandboxes
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.deciders import make_decider
+from chargehand.app.wiring.code_map import map_opener
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ProjectBase, Session
@@ -233,6 +234,7 @@ class App(StateReader):
                     choice=choice,
                     is_trusted=self._command_trust(found, resolved, head=revision is None),
                     open_snippets=snippets,
+                    open_map=map_opener(found.depot, resolved.config.knowledge),
                 )
                 missions = Missions(services, controls=self.controls)
                 # Before anything new: a process may have died between swapping a branch and recording it.

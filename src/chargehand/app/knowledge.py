@@ -1,6 +1,7 @@
-"""Use cases of belief networks: import, query, learning, export; their versions are in the store.
+"""Use cases of knowledge: the repository map; import, query, learning and export of belief networks.
 
-A shipped network has the number 0. A stored version of the same name takes precedence.
+The versions of networks are in the store. A shipped network has the number 0; a stored version of the same name
+takes precedence.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from chargehand.decisions.belief_networks import (
     write_network,
 )
 from chargehand.identity.accounts import Caller
+from chargehand.knowledge.records import CodeHit, MapSummary
 from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import Actor
 from chargehand.store.networks import NetworkVersion
@@ -263,3 +265,57 @@ def _shipped_version(name: str) -> NetworkVersion:
 
 def _actor(by: Caller) -> Actor:
     return Actor(user=by.user, address=by.address)
+
+
+class MapQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to the repository map: one of the last four, else the files for `request` ("": the extent only).
+
+    `tokens` bounds the text for a request. `repo` and `revision` choose the commit (default: HEAD here).
+    """
+
+    request: str = ""
+    repo: Path | None = None
+    revision: str | None = None
+    tokens: int = 2000
+    search: str | None = None
+    calls: str | None = None
+    impact: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+
+
+class MapDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`map`: the answer about one commit; `text` is the map for a request, `hits` are the found places."""
+
+    commit: str
+    summary: MapSummary
+    text: str = ""
+    hits: tuple[CodeHit, ...] = ()
+
+
+def query_map(reader: StateReader, question: MapQuestion) -> MapDocument:
+    """Answer a question about a commit, bringing it into the index first, however long that takes.
+
+    Raises `NotInstalledError`, `NotFoundError` (`symbol_not_found`), `RepositoryError`, `InfrastructureError`.
+    """
+    require_extra("knowledge")
+    from chargehand.knowledge.index import CodeIndex
+    from chargehand.knowledge.maps import RepositoryMap
+
+    depot = reader.projects.depot(reader.projects.find(question.repo))
+    base = depot.resolve_base(question.revision)
+    with CodeIndex(depot.root, depot) as index:
+        found = RepositoryMap(index, base.tree)
+        summary = found.bring()
+        text = ""
+        hits: tuple[CodeHit, ...] = ()
+        if question.search is not None:
+            hits = found.search_code(question.search)
+        elif question.calls is not None:
+            hits = found.who_calls(question.calls)
+        elif question.impact:
+            hits = found.impact_of(question.impact)
+        elif question.tests:
+            hits = found.tests_for(question.tests)
+        elif question.request.strip():
+            text = found.render(question.request, tokens=question.tokens)
+    return MapDocument(commit=base.commit, summary=summary, text=text, hits=hits)

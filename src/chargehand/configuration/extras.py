@@ -44,6 +44,15 @@ EXTRAS = (
         gives="choices and forecasts learned from outcomes, and belief networks",
         modules=("numpy",),
     ),
+    Extra(
+        name="knowledge",
+        gives="the repository map (chargehand map)",
+        modules=(
+            *("tree_sitter_c", "tree_sitter_c_sharp", "tree_sitter_cpp", "tree_sitter_go", "tree_sitter_java"),
+            *("tree_sitter_javascript", "tree_sitter_php", "tree_sitter_python", "tree_sitter_ruby"),
+            *("tree_sitter_rust", "tree_sitter_typescript"),
+        ),
+    ),
     Extra(name="postgres", gives="several machines on one PostgreSQL database", modules=("psycopg",)),
     Extra(name="keyring", gives="secrets in the system's keyring", modules=("keyring",)),
 )

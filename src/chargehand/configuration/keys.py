@@ -23,6 +23,7 @@ from chargehand.core.config import (
     EngineConfig,
     ExtensionsConfig,
     ForgeConfig,
+    KnowledgeConfig,
     LimitsConfig,
     LogConfig,
     McpConfig,
@@ -61,6 +62,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("log", LogConfig),
     ("traces", TracesConfig),
     ("decisions", DecisionsConfig),
+    ("knowledge", KnowledgeConfig),
     ("extensions", ExtensionsConfig),
     ("requests", RequestsConfig),
 )

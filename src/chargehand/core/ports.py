@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -95,6 +95,21 @@ class ArtifactSink(Protocol):
 
     def put(self, content: bytes, *, kind: str, mission: str | None = None) -> str:
         """Store `content` and return its artifact id; equal content of one mission gets an equal id."""
+        ...
+
+
+class CodeMap(Protocol):
+    """The repository map of a project, for agents. Methods may block for seconds; call them in a thread."""
+
+    def render(self, tree: str, request: str, /) -> str:
+        """Return the files of a tree that a request is likely about, as text; "" if there is no map in time."""
+        ...
+
+    def answer(self, tree: str, question: str, words: Sequence[str], /) -> str:
+        """Return the answer to `search_code`, `who_calls`, `impact_of` or `tests_for` about a tree, as text.
+
+        Raises `NotFoundError` (`symbol_not_found`), and `InfrastructureError` if the map cannot be made.
+        """
         ...
 
 

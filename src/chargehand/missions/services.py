@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -21,7 +21,7 @@ from chargehand.core.config import Config
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.plans import Plan, Task
-from chargehand.core.ports import DriverName, Spent
+from chargehand.core.ports import CodeMap, DriverName, Spent
 from chargehand.core.records import ChoiceReason, MissionRequest, TargetDelivery, TierChoice
 from chargehand.decisions.decider import Decider
 from chargehand.durable.admission import ConcurrencyLimit
@@ -213,8 +213,9 @@ class Services(Struct, frozen=True, kw_only=True):
 
     `choice` says how the tier was chosen, `user` who pays for new missions. `is_trusted` returns whether a person
     wrote a command of setup or checks, or trusts the repository that it comes from. `open_snippets` opens the
-    snippet runner and raises `TierUnavailableError` if that is impossible. `attempts_at_once` and `checks_at_once`
-    are limits of the state directory, shared by all its processes. `decider` chooses the agent and model of each
+    snippet runner and raises `TierUnavailableError` if that is impossible. `open_map` opens the repository map for
+    one attempt, and is `None` without one. `attempts_at_once` and `checks_at_once` are limits of the state
+    directory, shared by all its processes. `decider` chooses the agent and model of each
     attempt and of each next round of a task. `prepare_task` returns the request of a task, `check_plan` raises for
     a plan that no agent can do, and `stop_mission` cancels an unfinished mission with a reason; it may block.
     `targets` open further delivery targets, in order, which come after signature, export and the user's branch.
@@ -241,6 +242,7 @@ class Services(Struct, frozen=True, kw_only=True):
     rules: Rules = field(default_factory=Rules)
     is_trusted: Callable[[str], bool] = trust_no_command
     open_snippets: Callable[[], Awaitable[Snippets]] | None = None
+    open_map: Callable[[], AbstractContextManager[CodeMap]] | None = None
     attempts_at_once: int = 5
     checks_at_once: int = field(default_factory=available_cores)
     choice: TierChoice | None = None

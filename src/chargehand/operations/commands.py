@@ -42,6 +42,7 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     "branch clean": _HERE,
     **dict.fromkeys(("bench check", "bench run", "bench resume"), _HERE),
     **dict.fromkeys(("bench list", "bench show", "bench compare", "bench export"), _HERE),
+    "map": "it reads any commit of your checkout, and may index it for minutes",
     **dict.fromkeys(("forge login", "forge logout", "forge list", "forge test", "forge watch"), _HERE),
     **dict.fromkeys(("forge hook add", "forge hook remove", "forge hook list"), _HERE),
     **dict.fromkeys(

@@ -1,6 +1,6 @@
-"""The system call filters, as classic BPF programs: one for sandboxes, and a stricter one for snippets.
+"""The system call filters, as classic BPF programs: for sandboxes, and stricter ones for snippets and parsers.
 
-See seccomp(2) and `linux/filter.h`. Both are allow-lists over the calls of `syscalls.txt`.
+See seccomp(2) and `linux/filter.h`. All are allow-lists over the calls of `syscalls.txt`.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending sigaltstack setitimer get
 restart_syscall sched_yield sched_getaffinity getrandom uname sysinfo times clock_gettime clock_getres
 clock_nanosleep nanosleep gettimeofday time getpid getppid gettid getuid geteuid getgid getegid getresuid
 getresgid getgroups getrusage getrlimit exit exit_group rseq set_robust_list arch_prctl getcpu
+"""
+_PARSER_CALLS = """
+read write close lseek fstat mmap munmap mprotect mremap madvise brk membarrier futex rt_sigaction rt_sigprocmask
+rt_sigreturn restart_syscall sched_yield getrandom clock_gettime gettimeofday getpid exit exit_group
 """
 # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and the bit of O_TMPFILE that no other flag has.
 _OPEN_FOR_WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o20000000
@@ -187,4 +191,23 @@ def compile_snippet_filter(architecture: Architecture) -> bytes:
         if name in numbers:  # arm64 lacks some, and has the newer form of each
             program += [_instruction(_JEQ, numbers[name], 0, 1), _ALLOW]
     # Refused and not killed: a snippet sees an exception that it can handle.
+    return b"".join([*program, _DENY])
+
+
+def compile_parser_filter(architecture: Architecture) -> bytes:
+    """Return the filter of a process that only computes on its open pipes, as `struct sock_filter`s.
+
+    It can open, start, signal and connect to nothing: a fault in a parser that hostile content exploits yields
+    false results and no more. Calls of another architecture end the process.
+    """
+    numbers = allowed(architecture)
+    program = [
+        _instruction(_LOAD, _ARCH),
+        _instruction(_JEQ, _AUDIT_ARCH[architecture], 1, 0),
+        _KILL,
+        _instruction(_LOAD, _NR),
+    ]
+    for name in _PARSER_CALLS.split():
+        if name in numbers:
+            program += [_instruction(_JEQ, numbers[name], 0, 1), _ALLOW]
     return b"".join([*program, _DENY])

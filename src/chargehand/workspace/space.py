@@ -45,7 +45,12 @@ DAY = 24 * _HOUR
 _SHARED_AGE = 7 * DAY
 _GRACE = 60.0  # seconds; items used this recently may be used next: a workspace is made after its base is found
 _YOUNG_OBJECTS = 3600.0  # seconds; younger objects may belong to a checkpoint that is being made
-_DIRECTORIES: Mapping[str, ItemKind] = {"workspaces": "workspace", "bases": "base", "layers": "layer"}
+_DIRECTORIES: Mapping[str, ItemKind] = {
+    "workspaces": "workspace",
+    "bases": "base",
+    "layers": "layer",
+    "maps": "layer",  # the index of the repository map: derived from the depot, like a layer
+}
 # Workspaces before the layers that they use, so that one call can remove both.
 _ORDER: dict[ItemKind, int] = {"litter": 0, "workspace": 1, "layer": 2, "base": 3}
 

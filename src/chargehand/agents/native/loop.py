@@ -16,6 +16,7 @@ One turn (docs/inside.md, "One act of a native agent"):
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import time
 from collections.abc import Sequence
@@ -164,6 +165,7 @@ class _AttemptLoop:
             snippets=context.snippets,
             may_use=assignment.role.may_use,
             in_plan=assignment.in_plan,
+            ask_map=None if context.code_map is None else self._ask_map,
         )
         self._mcp = McpTools(mcp, context, shorten=self._tools.shorten)
         self._entries: list[ConversationEntry] = []
@@ -249,10 +251,24 @@ class _AttemptLoop:
                 allow=assignment.allow,
                 forbid=assignment.forbid,
                 instructions=instructions,
+                code_map=await self._render_map(),
             )
             return {"texts": [first, *texts], "said": len(said)}
 
         self._apply_opening(await self._context.step(OPENING, [self._assignment.number], compose))
+
+    async def _render_map(self) -> str:
+        """Return the repository map for the request, "" without one."""
+        code_map, tree = self._context.code_map, self._assignment.tree
+        if code_map is None or tree is None:
+            return ""
+        return await asyncio.to_thread(code_map.render, tree, self._assignment.request)
+
+    async def _ask_map(self, question: str, words: Sequence[str]) -> str:
+        """Return an answer of the repository map about the tree of the last recorded act."""
+        assert self._context.code_map is not None
+        assert self._tree is not None
+        return await asyncio.to_thread(self._context.code_map.answer, self._tree, question, words)
 
     def _apply_opening(self, output: Any) -> None:
         self._mark_messages_seen(output["said"])

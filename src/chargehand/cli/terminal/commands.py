@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "git": ("chargehand.cli.actions", "git"),
         "format": ("chargehand.cli.execution", "format_"),
         "action": ("chargehand.cli.actions", "action"),
+        "map": ("chargehand.cli.execution", "map_"),
     },
     "Maintain": {
         "gc": ("chargehand.cli.storage", "gc"),

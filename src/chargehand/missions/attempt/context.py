@@ -14,6 +14,7 @@ from chargehand.core.attempt_events import ActionJudged, CheckpointMade, Message
 from chargehand.core.errors import WaitingError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import MessageSent, QuestionAsked, StepFinished
+from chargehand.core.ports import CodeMap
 from chargehand.core.records import Checkpoint, Reason
 from chargehand.core.text import printable
 from chargehand.missions._messages import NEXT, wait_for_quota
@@ -63,6 +64,7 @@ class RecordedContext:
     resumed: Resumed | None
     inspector: Inspector
     snippets: Snippets | None = None
+    code_map: CodeMap | None = None
     _uninspected: Scan | None = field(init=False, default=None)
     _judge: Judge = field(init=False)
 

@@ -43,6 +43,7 @@ from chargehand.core.errors import (
 )
 from chargehand.core.events import Payload
 from chargehand.core.log_fields import log_fields
+from chargehand.core.ports import CodeMap
 from chargehand.core.records import Checkpoint, Finding, Reverted
 from chargehand.core.state import PAUSED, STOPPED, AttemptState
 from chargehand.missions._messages import reject_repeated_message
@@ -222,6 +223,7 @@ class AttemptRunner:
                 resumed=resumed,
                 inspector=self.inspector,
                 snippets=await self._open_snippets(agent, attempt),
+                code_map=self._open_map(agent, stack),
             )
             keep = functools.partial(self._keep_interrupted, agent, attempt, workspace, PAUSED)
             async with self._watch(agent, attempt, workspace, sandbox) as watch:
@@ -288,6 +290,11 @@ class AttemptRunner:
         )
         async with self.services.open_gateway(wanted) as endpoint:
             yield endpoint
+
+    def _open_map(self, agent: Agent, stack: contextlib.AsyncExitStack) -> CodeMap | None:
+        """Return the repository map for a native agent, open as long as the stack."""
+        opening = self.services.open_map
+        return None if agent.kind != "native" or opening is None else stack.enter_context(opening())
 
     async def _open_snippets(self, agent: Agent, attempt: str) -> Snippets | None:
         """Return the runner of a native agent's snippets; if it is unavailable, log the reason."""

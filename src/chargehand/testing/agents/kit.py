@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from chargehand.agents.contract import Agent, Assignment, Endpoint, EndpointModel, MeteredUsage, Resumed, Snippets
 from chargehand.core.errors import WaitingError
+from chargehand.core.ports import CodeMap
 from chargehand.models.contract import CallListeners, CallRecord, Price, QuotaRest, ServedModel
 from chargehand.models.gateway import Gateway, ServedAttempt
 from chargehand.models.metering import MemoryLedger
@@ -44,6 +45,7 @@ class MemoryAttemptContext:
         self.endpoint = endpoint
         self.resumed: Resumed | None = None
         self.snippets: Snippets | None = None
+        self.code_map: CodeMap | None = None
         self.opened = opened
         self.effect: Effect = effect
         self.shown = bytearray()

@@ -1,0 +1,82 @@
+"""The repository map for the agents of one attempt: a `CodeMap` on the index next to the project's depot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from chargehand.configuration.extras import has_extra
+from chargehand.core.config import KnowledgeConfig
+from chargehand.core.errors import InfrastructureError
+from chargehand.core.ports import CodeMap
+from chargehand.core.text import printable, shown_path
+from chargehand.workspace.depot import Depot
+
+if TYPE_CHECKING:  # loaded by the first attempt that has a map
+    from chargehand.knowledge.index import CodeIndex
+    from chargehand.knowledge.maps import RepositoryMap
+    from chargehand.knowledge.records import CodeHit
+
+# A mission begins without the map if indexing takes longer; the next one continues there.
+_OPENING_SECONDS = 10.0
+_ANSWER_SECONDS = 30.0
+
+
+def map_opener(depot: Depot, config: KnowledgeConfig) -> Callable[[], AbstractContextManager[CodeMap]] | None:
+    """Return a function that opens the map for one attempt, `None` if it is switched off or not installed."""
+    return partial(_open_map, depot) if config.map and has_extra("knowledge") else None
+
+
+@contextmanager
+def _open_map(depot: Depot) -> Iterator[CodeMap]:
+    from chargehand.knowledge.index import CodeIndex
+
+    with CodeIndex(depot.root, depot) as index:
+        yield ProjectMap(index)
+
+
+class ProjectMap:
+    """A `CodeMap` on an open index."""
+
+    def __init__(self, index: CodeIndex) -> None:
+        self._index = index
+
+    def _map(self, tree: str) -> RepositoryMap:
+        from chargehand.knowledge.maps import RepositoryMap
+
+        return RepositoryMap(self._index, tree)
+
+    def render(self, tree: str, request: str, /) -> str:
+        """Return the map for a request; see `CodeMap.render`."""
+        found = self._map(tree)
+        try:
+            return found.render(request) if found.bring(seconds=_OPENING_SECONDS).complete else ""
+        except InfrastructureError:  # a full disk, say: the agent works without the map
+            return ""
+
+    def answer(self, tree: str, question: str, words: Sequence[str], /) -> str:
+        """Return the answer to a question; see `CodeMap.answer`."""
+        found = self._map(tree)
+        if not found.bring(seconds=_ANSWER_SECONDS).complete:
+            raise InfrastructureError("it is not complete yet", code="map_not_ready", hint="ask again later")
+        match question:
+            case "search_code":
+                hits = found.search_code(" ".join(words))
+            case "who_calls":
+                hits = tuple(hit for word in words for hit in found.who_calls(word))
+            case "impact_of":
+                hits = found.impact_of(words)
+            case _:
+                hits = found.tests_for(words)
+        return "\n".join(map(describe_hit, hits)) or "nothing found"
+
+
+def describe_hit(hit: CodeHit) -> str:
+    """Return one place as a line of text."""
+    within = f" in {printable(hit.name)}" if hit.via and hit.name else ""
+    via = f" uses {printable(hit.via)}" if hit.via else ""
+    steps = f" ({hit.depth + 1} calls away)" if hit.depth else ""
+    text = "" if hit.via else f" {printable(hit.signature)}"
+    return f"{shown_path(hit.path)}:{hit.line}: {hit.kind}{within}{via}{steps}{text}"

@@ -1,0 +1,1 @@
+"""The repository map: definitions and references in each file, and the likely files for a request."""

@@ -1,0 +1,91 @@
+"""The records of the repository map: definitions, references and what queries return."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from chargehand.core.errors import InfrastructureError
+
+ReferenceKind = Literal["call", "import", "type", "use"]
+
+
+class Definition(Struct, frozen=True, kw_only=True):
+    """A definition in a file: lines count from 1, `signature` is the line with its name.
+
+    `kind` is `function`, `method`, `class`, `struct`, `interface`, `enum`, `type`, `module`, `macro`, `constant`,
+    `field` or `test`. `qualified` names the enclosing definitions too, separated by dots.
+    """
+
+    name: str
+    kind: str
+    qualified: str
+    line: int
+    end_line: int
+    signature: str
+
+
+class Reference(Struct, frozen=True, kw_only=True):
+    """A use of a name; `within` is the position of the enclosing definition in its file's list, -1 without one."""
+
+    name: str
+    kind: ReferenceKind
+    line: int
+    within: int
+
+
+class ParsedFile(Struct, frozen=True, kw_only=True):
+    """The content of one file; `skipped` says why it was not parsed, "" if it was.
+
+    `symbols` and `words` are for the full-text search: of defined names, and of comments, strings and used names.
+    """
+
+    definitions: tuple[Definition, ...] = ()
+    references: tuple[Reference, ...] = ()
+    symbols: str = ""
+    words: str = ""
+    skipped: str = ""
+
+
+class CodeHit(Struct, frozen=True, kw_only=True):
+    """One place that a query found: a definition, or with `via` a reference from inside it.
+
+    `name` is qualified; "" is the top level of the file. `via` names the symbol that is referenced at `line`, and
+    `depth` counts the calls in between.
+    """
+
+    path: str
+    line: int
+    name: str
+    kind: str
+    signature: str = ""
+    via: str = ""
+    depth: int = 0
+
+
+class SkippedFile(Struct, frozen=True, kw_only=True):
+    """A file of a known language that is not in the map, with the reason."""
+
+    path: str
+    reason: str
+
+
+class MapSummary(Struct, frozen=True, kw_only=True):
+    """The extent of the map of one tree; `parsed` files were new to the index, in `seconds`.
+
+    `complete` is false if the time limit came first: the next call continues from there.
+    """
+
+    tree: str
+    files: int
+    parsed: int
+    seconds: float
+    complete: bool
+    skipped: tuple[SkippedFile, ...] = ()
+
+
+class MapError(InfrastructureError):
+    """The repository map cannot be made or read."""
+
+    default_code = "map_failed"

@@ -1,0 +1,95 @@
+"""The repository map in missions of native agents: in the first message, as tools, and switched off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.native_kit import MENDS, ModelServer, NativeKit, call, says
+
+from chargehand.configuration import extras
+from chargehand.knowledge.records import MapError
+
+pytestmark = pytest.mark.needs_bwrap
+TOOLS = {"search_code", "who_calls", "impact_of", "tests_for"}
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> NativeKit:
+    return NativeKit(tmp_path)
+
+
+def served(kit: NativeKit, *replies: Any, **changes: Any) -> list[dict[str, Any]]:
+    """Run a mission against a provider on loopback; return the bodies of its requests."""
+    server = ModelServer(replies)
+    with server.running() as address:
+        kit.model("scripted", provider="openai-compatible", base_url=address, model="words")
+        state = kit.native(attempts=1, **changes)
+    assert state.status == "promoted", state.reasons
+    return server.bodies
+
+
+def offered(body: dict[str, Any]) -> set[str]:
+    return {tool["function"]["name"] for tool in body["tools"]}
+
+
+def results(body: dict[str, Any]) -> list[str]:
+    return [message["content"] for message in body["messages"] if message["role"] == "tool"]
+
+
+def test_the_first_message_has_the_map_as_quoted_context(kit: NativeKit) -> None:
+    first, *_ = served(kit, *MENDS)
+    text = json.dumps(first["messages"])
+    assert "calc/core.py" in text
+    assert "Context from the repository" in text
+    assert "begin the repository map" in text
+    assert offered(first) >= TOOLS
+
+
+def test_the_tools_answer_about_the_changed_tree(kit: NativeKit) -> None:
+    new = call(
+        "edit",
+        path="calc/more.py",
+        old="",
+        new="from calc.core import add\n\n\ndef twice(a):\n    return add(a, a)\n",
+    )
+    bodies = served(
+        kit,
+        says("", call("who_calls", symbol="twice")),
+        says("", new),
+        says("", call("who_calls", symbol="add"), call("search_code", words="twice")),
+        says("", call("impact_of", targets=["calc/core.py"]), call("tests_for", targets=["add"])),
+        *MENDS,
+    )
+    answers = results(bodies[-1])
+    assert "no symbol 'twice'" in answers[0]
+    assert "calc/more.py:5: call in twice uses add" in answers[2]
+    assert "calc/more.py:4: function def twice(a):" in answers[3]
+    assert "calc/more.py:5: function in twice uses add" in answers[4]
+    assert len(answers) == 7
+
+
+def test_the_map_can_be_switched_off(kit: NativeKit) -> None:
+    kit.environ = {**kit.environ, "CHARGEHAND_KNOWLEDGE_MAP": "false"}
+    first, *_ = served(kit, *MENDS)
+    assert not offered(first) & TOOLS
+    assert "repository map" not in json.dumps(first)
+
+
+def test_without_the_optional_part_missions_go_on(kit: NativeKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = extras._is_found
+    monkeypatch.setattr(extras, "_is_found", lambda module: module != "tree_sitter_go" and found(module))
+    first, *_ = served(kit, says("", call("who_calls", symbol="add")), *MENDS)
+    assert not offered(first) & TOOLS
+
+
+def test_a_map_that_cannot_be_made_costs_only_the_map(kit: NativeKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise MapError(f"no room for {path.name}")
+
+    monkeypatch.setattr("chargehand.knowledge.index.open_database", refuse)
+    bodies = served(kit, says("", call("search_code", words="add")), *MENDS)
+    assert "repository map" not in json.dumps(bodies[0]["messages"])
+    assert "the map could not be read: no room for index.sqlite" in results(bodies[-1])[0]
