@@ -142,6 +142,7 @@ class GiteaForge:
         headers = {"authorization": f"token {setup.token}"} if setup.token else {}
         self._rest = RestClient(setup, base, headers, refine=_refine)
         self._login = ""
+        self._not_administered: set[str] = set()
 
     def close(self) -> None:
         """Close all connections."""
@@ -162,21 +163,26 @@ class GiteaForge:
 
     def right(self, repository: str, login: str) -> Right:
         """Return the present right of a person."""
+        if repository in self._not_administered:
+            return self._right_of_assignable(repository, login)
         path = f"{_place(repository)}/collaborators/{segment(login)}/permission"
         try:
             found = self._rest.read(path, WirePermission, fresh=True).permission
         except ForgeError as error:
-            if error.problem == "forbidden":
-                # Only administrators of a repository may ask. Everyone may list those who can be assigned, which
-                # are the people with write right.
-                able = self._rest.read(f"{_place(repository)}/assignees", list[WireUser], fresh=True)
-                return "write" if login in {each.login for each in able} else "read"
+            if error.problem == "forbidden":  # only administrators of a repository may ask
+                self._not_administered.add(repository)
+                return self._right_of_assignable(repository, login)
             if error.problem != "missing":
                 raise
             self.repository(repository)  # raises if the repository is missing, not the person
             return "none"
         rights: dict[str, Right] = {"owner": "admin", "admin": "admin", "write": "write", "read": "read"}
         return rights.get(found, "none")
+
+    def _right_of_assignable(self, repository: str, login: str) -> Right:
+        # Everyone may list those who can be assigned, which are the people with write right.
+        able = self._rest.read(f"{_place(repository)}/assignees", list[WireUser], fresh=True)
+        return "write" if login in {each.login for each in able} else "read"
 
     # Issues
 

@@ -116,10 +116,20 @@ class RequestDelivery:
             )
 
     def _push(self, forge: Forge, repository: ForgeRepository, link: IssueLink, branch: str, commit: str) -> None:
-        depot = self._services.depot
+        depot, refused = self._services.depot, None
+        if not link.request:  # it is new, unless an earlier try was lost
+            try:
+                push_branch(depot, forge, repository, branch, commit=commit, old=None)
+                return
+            except ForgeError as error:
+                if error.problem != "refused":
+                    raise
+                refused = error
         there = forge.branch(link.repository, branch)
         if there == commit:
             return
+        if there is None and refused is not None:
+            raise refused
         if there is not None and not depot.contains(commit, there):
             raise ForgeError(
                 "refused",
@@ -132,7 +142,10 @@ class RequestDelivery:
         self, forge: Forge, link: IssueLink, commit: str, base: str, parts: Sequence[StackPart]
     ) -> ForgeRequest:
         """Return the request of the branch, opened or updated; a merged one is left as it is."""
-        known = forge.find_requests(link.repository, link.branch)
+        if link.request:
+            known: Sequence[ForgeRequest] = (forge.request(link.repository, link.request),)
+        else:
+            known = forge.find_requests(link.repository, link.branch)
         request = next((each for each in known if each.is_open), None)
         if request is None and known and known[0].merged is not None:
             return known[0]
