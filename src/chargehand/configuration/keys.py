@@ -23,6 +23,7 @@ from chargehand.core.config import (
     EngineConfig,
     ExtensionsConfig,
     ForgeConfig,
+    KnowledgeConfig,
     LimitsConfig,
     LogConfig,
     McpConfig,
@@ -61,13 +62,13 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("log", LogConfig),
     ("traces", TracesConfig),
     ("decisions", DecisionsConfig),
+    ("knowledge", KnowledgeConfig),
     ("extensions", ExtensionsConfig),
     ("requests", RequestsConfig),
 )
 AGENTS = "agents"
 MODELS = "models"
-ROLES = "roles"
-MCP = "mcp"
+ROLES, MCP = "roles", "mcp"
 ROLLOUTS = "rollouts"
 FORGES = "forges"
 REPOSITORIES = "repositories"

@@ -372,6 +372,18 @@ class DecisionsConfig(Struct, frozen=True, kw_only=True):
     survival_days: Annotated[int, KeySpec("days on its branch after which a promoted change counts as right")] = 7
 
 
+class KnowledgeConfig(Struct, frozen=True, kw_only=True):
+    """[knowledge]: what missions learn from earlier ones."""
+
+    lessons: Annotated[
+        Literal["off", "on", "experiment"],
+        KeySpec(
+            "lessons from earlier missions: experiment (withheld from some missions to measure their effect), on "
+            "(always shown) or off (none is recorded or shown)"
+        ),
+    ] = "experiment"
+
+
 # Read from the user's own configuration alone, as [decisions] is.
 class RolloutConfig(Struct, frozen=True, kw_only=True):
     """[rollouts.NAME]: a model or policy for a part of the projects; only your own configuration counts."""
@@ -520,6 +532,7 @@ class Config(Struct, frozen=True, kw_only=True):
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()
     decisions: DecisionsConfig = DecisionsConfig()
+    knowledge: KnowledgeConfig = KnowledgeConfig()
     actions: ActionsConfig = ActionsConfig()
     server: ServerConfig = ServerConfig()
     alerts: AlertsConfig = AlertsConfig()

@@ -249,6 +249,7 @@ class _AttemptLoop:
                 allow=assignment.allow,
                 forbid=assignment.forbid,
                 instructions=instructions,
+                lessons=assignment.lessons,
             )
             return {"texts": [first, *texts], "said": len(said)}
 

@@ -1,0 +1,1 @@
+"""Knowledge about a project that missions start with."""
