@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from chargehand.checks.failure_excerpts import error_lines
 from chargehand.core.attempt_events import AttemptStarted
-from chargehand.core.errors import MessageError
+from chargehand.core.errors import ConfigError, MessageError
 from chargehand.core.events import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.messages import CheckpointViolation, FailedCheck, decode_message
@@ -104,16 +104,17 @@ async def close_lessons(services: Services, journal: Journal, *, good: bool) -> 
     state = journal.state
     if services.config.knowledge.lessons == "off" or not state.attempts:
         return
-    if recorded_lessons(services, journal) and not provider_fault(
-        state.attempts[0]
-    ):  # a provider's fault says nothing about a lesson
+    # A provider's fault says nothing about a lesson.
+    if recorded_lessons(services, journal) and not provider_fault(state.attempts[0]):
         costs = [attempt.cost_so_far for attempt in state.attempts]
         known = [cost for cost in costs if cost is not None]
         first = good and len(state.attempts) == 1
         cost = sum(known) if len(known) == len(costs) else None
         services.store.lessons.close_mission(state.id, green=first, attempts=len(state.attempts), cost_usd=cost)
     if good and state.user and len(state.attempts) > 1 and not state.attempts[-1].copied:
-        await asyncio.to_thread(_learn, services, journal)
+        # If the secrets cannot be read, nothing can be redacted: better no lesson than a failed mission.
+        with contextlib.suppress(ConfigError):
+            await asyncio.to_thread(_learn, services, journal)
 
 
 def _learn(services: Services, journal: Journal) -> None:
