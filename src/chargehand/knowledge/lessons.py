@@ -36,7 +36,7 @@ _LEAST_WORDS = 2
 _KIND_WEIGHT, _PATH_WEIGHT = 0.2, 1.0
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
 _STOP_WORDS = """
-    a add all an and any are as at be but by can change do each for from has have if in into is it make must no not
+    a all an and any are as at be but by can do each for from has have if in into is it make must no not
     of on or our shall should so that the their then there this to use was when which will with you
 """
 _STOP = frozenset(_STOP_WORDS.split())

@@ -101,20 +101,29 @@ async def close_lessons(services: Services, journal: Journal, *, good: bool) -> 
 
     Each is done once, however often a worker repeats this.
     """
+    book_outcome(services, journal, good=good)
     state = journal.state
-    if services.config.knowledge.lessons == "off" or not state.attempts:
-        return
-    # A provider's fault says nothing about a lesson.
-    if recorded_lessons(services, journal) and not provider_fault(state.attempts[0]):
-        costs = [attempt.cost_so_far for attempt in state.attempts]
-        known = [cost for cost in costs if cost is not None]
-        first = good and len(state.attempts) == 1
-        cost = sum(known) if len(known) == len(costs) else None
-        services.store.lessons.close_mission(state.id, green=first, attempts=len(state.attempts), cost_usd=cost)
-    if good and state.user and len(state.attempts) > 1 and not state.attempts[-1].copied:
+    learns = good and services.config.knowledge.lessons != "off" and bool(state.user)
+    if learns and len(state.attempts) > 1 and not state.attempts[-1].copied:
         # If the secrets cannot be read, nothing can be redacted: better no lesson than a failed mission.
         with contextlib.suppress(ConfigError):
             await asyncio.to_thread(_learn, services, journal)
+
+
+def book_outcome(services: Services, journal: Journal, *, good: bool) -> None:
+    """Book whether the first attempt of a mission was good on the lessons recalled for it, once."""
+    attempts = journal.state.attempts
+    # A provider's fault says nothing about a lesson.
+    if not attempts or provider_fault(attempts[0]) or not recorded_lessons(services, journal):
+        return
+    costs = [attempt.cost_so_far for attempt in attempts]
+    known = [cost for cost in costs if cost is not None]
+    services.store.lessons.close_mission(
+        journal.mission,
+        green=good and len(attempts) == 1,
+        attempts=len(attempts),
+        cost_usd=sum(known) if len(known) == len(costs) else None,
+    )
 
 
 def _learn(services: Services, journal: Journal) -> None:
