@@ -264,3 +264,17 @@ def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
     assert say("forget", lesson).strip() == f"{lesson} is forgotten"
     assert cli.say("memory", "show", lesson, cwd=repo).error["code"] == "not_found"
     assert cli.say("memory", "add", "x" * 3000, cwd=repo).error["code"] == "lesson_invalid"
+
+
+def test_a_persons_addition_after_a_good_result_becomes_a_correction(tmp_path: Path) -> None:
+    from command_line import Cli, repository, shell
+
+    cli, repo = Cli(tmp_path / "home"), repository(tmp_path / "repo")
+    agent = shell("if grep -q b f.txt; then sed -i s/b/c/ f.txt; else sed -i s/a/b/ f.txt; fi")
+    assert cli.run(repo, agent=agent).document["status"] == "promoted"
+    done = cli.say("mission", "continue", "last", "write c, not b", cwd=repo).document
+    assert done["status"] == "promoted"
+    (lesson,) = cli.say("memory", "list", cwd=repo).document["lessons"]
+    assert lesson["mission"] == done["mission"]
+    assert (lesson["content"]["kind"], lesson["content"]["message"]) == ("correction", "write c, not b")
+    assert "-baa\n+caa" in lesson["content"]["change"]

@@ -17,7 +17,13 @@ from chargehand.core.errors import ConfigError, MessageError
 from chargehand.core.events import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.messages import CheckpointViolation, FailedCheck, decode_message
-from chargehand.core.mission_events import LessonsRecalled, MessageSent, RecalledLesson, VerdictGiven
+from chargehand.core.mission_events import (
+    LessonsRecalled,
+    MessageSent,
+    MissionContinued,
+    RecalledLesson,
+    VerdictGiven,
+)
 from chargehand.core.records import MissionRequest, Verdict
 from chargehand.knowledge.lessons import (
     MOST_LESSONS,
@@ -34,7 +40,7 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services
 from chargehand.store.lessons import LessonRow, LessonUse
 
-_TYPES = (AttemptStarted.type, MessageSent.type, VerdictGiven.type)
+_TYPES = (AttemptStarted.type, MessageSent.type, MissionContinued.type, VerdictGiven.type)
 _ERRORS = 5
 # Characters of a patch that are read before it is cut.
 _LONGEST_PATCH = 100_000
@@ -174,7 +180,7 @@ def derive_lesson(services: Services, journal: Journal) -> LessonContent | None:
     return LessonContent(
         kind="correction" if before.verdict.is_good else "fix",
         role=request.role if request is not None else "",
-        request=request.text if request is not None else "",
+        request=request.text if request is not None and request.text not in before.messages else "",
         check=failed.name if failed is not None else "",
         tests=tuple(test.name for test in tests),
         error="\n".join(errors[:_ERRORS]),
@@ -194,6 +200,9 @@ def _judged_attempts(services: Services, journal: Journal) -> list[_Judged]:
                 attempts.append(_Judged(id, number))
             case MessageSent(text=text, again=False) if attempts:
                 attempts[-1].messages.append(text)
+            # A mission that follows a promoted one has the person's addition as its request.
+            case MissionContinued(base=base) if attempts and base is not None and journal.state.request:
+                attempts[-1].messages.append(journal.state.request.text)
             case VerdictGiven(attempt=id, verdict=verdict) if attempts and attempts[-1].id == id:
                 attempts[-1].verdict = verdict
     return attempts
