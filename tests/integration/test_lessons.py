@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 from tests.integration.mission_kit import GOLD
 from tests.native_kit import FINISH, MENDS, NativeKit, edit, says, scripted
+from tests.server_kit import API, serving
 
 from chargehand.app.knowledge import LessonEntry, add_lesson, forget_lesson, list_lessons, share_lesson
 from chargehand.core.errors import NotFoundError
@@ -177,11 +178,13 @@ def test_a_secret_is_not_stored(kit: LessonKit) -> None:
     # The inspection of changes may refuse the key first: then nothing is learned, and nothing is stored either.
     kit.run(leaks, attempts=2, checks=(prints,))
     kit.run(LEARNER, attempts=2, checks=(prints,))
-    kit.note(f"the key is {KEY}: add it")
+    with kit.opened() as app:
+        app.credentials.set("DATABASE", "hunter2-hunter2")
+    kit.note(f"the key is {KEY}, the password hunter2-hunter2: add both")
     with kit.opened() as app:
         rows = app.store.lessons.list(app.user)
     assert len(rows) >= 2
-    assert not any(KEY.encode() in row.content for row in rows)
+    assert not any(KEY.encode() in row.content or b"hunter2" in row.content for row in rows)
     assert any(b"redacted" in row.content for row in rows)
 
 
@@ -195,6 +198,8 @@ def test_forget_erases_the_content_and_says_what_stays(kit: LessonKit) -> None:
         assert forget_lesson(app, unseen, by=owner(app)).missions == ()
         assert list_lessons(app, project=None, by=owner(app)).lessons == ()
         assert app.store.lessons.uses([lesson]) == {lesson: []}
+    # The mission that was shown it still has the text, so that it resumes and replays as it was.
+    assert "very special remark" in kit.recalled(ran.id)[0].text
     files = [path for path in kit.home.glob("store.db*") if path.is_file()]
     assert files
     assert not any(b"an unseen remark" in path.read_bytes() for path in files)
@@ -278,3 +283,36 @@ def test_a_persons_addition_after_a_good_result_becomes_a_correction(tmp_path: P
     assert lesson["mission"] == done["mission"]
     assert (lesson["content"]["kind"], lesson["content"]["message"]) == ("correction", "write c, not b")
     assert "-baa\n+caa" in lesson["content"]["change"]
+
+
+def test_an_account_of_the_server_sees_its_own_and_shared_lessons_only(kit: LessonKit) -> None:
+    private, shared = kit.note("a remark of the owner"), kit.note("a remark for everybody")
+    with kit.opened() as app:
+        share_lesson(app, shared, by=owner(app))
+        app.store.projects.register(kit.repository, root="")
+        project = app.store.projects.list()[0].id
+    with serving(kit.environ, kit.place) as served:
+        ada = served.user("ada", "operator")
+        assert [each["lesson"] for each in ada.get(f"{API}/lessons").json()["lessons"]] == [shared]
+        assert ada.get(f"{API}/lessons/{private}").status_code == 404
+        assert ada.delete(f"{API}/lessons/{private}").status_code == 404
+        refused = ada.delete(f"{API}/lessons/{shared}")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "access_denied")
+        own = ada.post(f"{API}/lessons", json={"text": "a remark of ada", "project": project}).json()
+        assert (own["author"], own["shared"]) == ("account:ada", False)
+        look = served.user("vic", "viewer")
+        assert look.post(f"{API}/lessons", json={"text": "x", "project": project}).status_code == 403
+        assert ada.delete(f"{API}/lessons/{own['lesson']}").json() == {"lesson": own["lesson"], "missions": []}
+    assert {each.lesson for each in kit.lessons()} == {private, shared}
+
+
+def test_a_damaged_row_is_found_by_the_check_and_hides_no_other_lesson(kit: LessonKit) -> None:
+    good, bad = kit.note("a good remark"), kit.note("a bad remark")
+    with kit.opened() as app:
+        with app.store.database.write() as connection:
+            connection.execute("UPDATE lessons SET content = x'7b' WHERE id = ?", (bad,))
+        assert [each.lesson for each in list_lessons(app, project=None, by=owner(app)).lessons] == [good]
+        assert any(bad in problem for problem in app.store.lessons.problems())
+        assert not any(good in problem for problem in app.store.lessons.problems())
+        forget_lesson(app, bad, by=owner(app))
+        assert not list(app.store.lessons.problems())

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from itertools import combinations, product
 from typing import Literal
 
 import msgspec
@@ -22,6 +23,8 @@ from chargehand.core.text import printable
 from chargehand.store.lessons import LessonRow
 
 LessonKind = Literal["fix", "correction", "note"]
+# The newest lessons of a project that a mission can get.
+MOST_SEARCHED = 500
 # A mission gets at most so many lessons, and 1,200 tokens of them at three bytes each.
 MOST_LESSONS = 3
 MOST_BYTES = 3_600
@@ -169,16 +172,19 @@ def find_contradictions(lessons: Sequence[Lesson]) -> dict[str, tuple[str, ...]]
     Two lessons contradict each other if they are about the same failing test and overlapping paths, and the change
     of one removes most lines that the other adds, and the other way round.
     """
+    about: dict[tuple[str, str], set[str]] = {}
+    changes = {}
+    for lesson in lessons:
+        if lesson.content.change:
+            changes[lesson.row.id] = _changed_lines(lesson.content.change)
+            for place in product(lesson.content.tests, lesson.content.paths):
+                about.setdefault(place, set()).add(lesson.row.id)
     found: dict[str, tuple[str, ...]] = {}
-    changes = [(lesson, *_changed_lines(lesson.content.change)) for lesson in lessons if lesson.content.change]
-    for place, (one, added, removed) in enumerate(changes):
-        for other, other_added, other_removed in changes[place + 1 :]:
-            about_same = set(one.content.tests) & set(other.content.tests)
-            if not about_same or not set(one.content.paths) & set(other.content.paths):
-                continue
-            if _mostly_equal(added, other_removed) and _mostly_equal(removed, other_added):
-                found[one.row.id] = (*found.get(one.row.id, ()), other.row.id)
-                found[other.row.id] = (*found.get(other.row.id, ()), one.row.id)
+    for one, two in sorted({pair for same in about.values() for pair in combinations(sorted(same), 2)}):
+        (added, removed), (other_added, other_removed) = changes[one], changes[two]
+        if _mostly_equal(added, other_removed) and _mostly_equal(removed, other_added):
+            found[one] = (*found.get(one, ()), two)
+            found[two] = (*found.get(two, ()), one)
     return found
 
 

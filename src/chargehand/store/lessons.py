@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import NotFoundError, UsageError
+from chargehand.store.chain import is_moment
 from chargehand.store.database.connection import Database
 
 _COLUMNS = "id, project, user, shared, created, mission, content"
@@ -63,6 +65,16 @@ class Lessons:
         insert = f"INSERT OR IGNORE INTO lessons ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
         with self._database.write() as connection:
             return bool(connection.execute(insert, values).rowcount)
+
+    def problems(self) -> Iterator[str]:
+        """Yield rows that no program of ours writes. Raises `StoreError`."""
+        with self._database.read() as connection:
+            for lesson, content, shared, created in connection.execute(
+                "SELECT id, content, shared, created FROM lessons ORDER BY id"
+            ):
+                is_good = isinstance(content, bytes) and shared in (0, 1) and isinstance(created, str)
+                if not is_good or not is_moment(created) or (content and not _is_json(content)):
+                    yield f"a row of lessons ({lesson!r}) was changed or damaged"
 
     def find(self, user: str, id: str) -> LessonRow:
         """Return the only lesson with that beginning of an id that a user may see.
@@ -132,6 +144,14 @@ class Lessons:
         with self._database.read() as connection:
             rows = connection.execute(query, {"user": user, "project": project}).fetchall()
         return tuple(map(_read_row, rows))
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def _read_row(row: Sequence[Any]) -> LessonRow:

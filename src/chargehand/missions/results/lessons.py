@@ -27,6 +27,7 @@ from chargehand.core.mission_events import (
 from chargehand.core.records import MissionRequest, Verdict
 from chargehand.knowledge.lessons import (
     MOST_LESSONS,
+    MOST_SEARCHED,
     LessonContent,
     LessonQuery,
     find_contradictions,
@@ -75,7 +76,7 @@ def recorded_lessons(services: Services, journal: Journal) -> tuple[RecalledLess
 
 def _recall(services: Services, journal: Journal, request: MissionRequest) -> tuple[RecalledLesson, ...]:
     stored, mode = services.store.lessons, services.config.knowledge.lessons
-    lessons = read_lessons(stored.list(journal.state.user, project=services.project))
+    lessons = read_lessons(stored.list(journal.state.user, project=services.project)[-MOST_SEARCHED:])
     if not lessons:
         return ()
     disputed = find_contradictions(lessons)
