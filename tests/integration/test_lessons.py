@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.integration.mission_kit import GOLD
+from tests.integration.mission_kit import CHECK, GOLD
 from tests.native_kit import FINISH, MENDS, NativeKit, edit, says, scripted
 from tests.server_kit import API, serving
 
@@ -203,6 +205,22 @@ def test_forget_erases_the_content_and_says_what_stays(kit: LessonKit) -> None:
     files = [path for path in kit.home.glob("store.db*") if path.is_file()]
     assert files
     assert not any(b"an unseen remark" in path.read_bytes() for path in files)
+
+
+def test_a_worker_that_takes_over_keeps_the_arms_of_its_predecessor(kit: LessonKit) -> None:
+    lesson = kit.note("add() subtracts: use plus", "calc/core.py")
+
+    def create(session: Any) -> str:
+        mission = kit.create(session, agent=f"command:sh -c {shlex.quote(GOLD)}", only_checks=(CHECK,))
+        # As a worker leaves it that dies before it records the event: with "on" it would be shown.
+        with kit.opened() as app:
+            app.store.lessons.assign(mission, [LessonUse(lesson=lesson, mission=mission, shown=False)])
+        return mission
+
+    ran = kit.work(create)
+    assert [(each.lesson, each.shown, each.text) for each in kit.recalled(ran.id)] == [(lesson, False, "")]
+    (entry,) = kit.lessons()
+    assert (entry.effect.withheld.missions, entry.effect.shown.missions) == (1, 0)
 
 
 def test_contradictory_lessons_are_marked_and_not_recalled(kit: LessonKit) -> None:
