@@ -16,7 +16,10 @@ from chargehand.app.checkpoints import (
     RollbackPreviewDocument,
 )
 from chargehand.app.knowledge import (
+    ForgottenLesson,
     LearnedVersion,
+    LessonEntry,
+    LessonList,
     NetworkExport,
     NetworkList,
     NetworkView,
@@ -94,6 +97,9 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     LearnedVersion: "`knowledge update`",
     NetworkExport: "`knowledge export`",
     RemovedNetwork: "`knowledge remove`",
+    LessonList: "`memory list`",
+    LessonEntry: "`memory show`, `memory add`, `memory share`",
+    ForgottenLesson: "`memory forget`",
     UserDocument: "`user add`, `user role`, `user password`, `user disable`, `user enable`",
     UserListDocument: "`user list`",
     UserRemovedDocument: "`user remove`",

@@ -130,6 +130,7 @@ LOOKS = (
     (("knowledge query", "failure-cause", "cause", "changed", "--given", "end=crashed"), ()),
     (("knowledge query", "failure-cause", "cause", "--given", "changed=yes:0.7,no:0.3", "--number", "0"), ()),
     (("knowledge export", "promotion-risk"), ()),
+    (("memory list",), ("memory list", "--all")),
     (("user list",), ()),
     (("token list",), ()),
     (("user log", "--limit", "3"), ()),
@@ -218,7 +219,7 @@ def masked(result: Completed) -> tuple[int, str, str]:
 
     def mask(text: str) -> str:
         text = re.sub(r"chg_[\w-]+", "SECRET", text)
-        text = re.sub(r"\b[amtq]-[0-9a-z]{8,}|\b[0-9a-f]{12,64}\b|chargehand_[\w-]+", "ID", text)
+        text = re.sub(r"\b[almtq]-[0-9a-z]{8,}|\b[0-9a-f]{12,64}\b|chargehand_[\w-]+", "ID", text)
         text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)", "TIME", text)
         return re.sub(r"\d+(\.\d+)?(e-\d+)?|mend-\w+", "N", text)
 
@@ -259,6 +260,10 @@ CHANGES = (
     ("knowledge update", "net@", "{cases}"),
     ("knowledge update", "net@", "{network}"),
     ("knowledge remove", "net@"),
+    ("memory add", "mind the gap", "--paths", "f.*"),
+    ("memory show", "l-none"),
+    ("memory share", "l-none"),
+    ("memory forget", "l-none"),
     ("user add", "ada@", "--role", "operator", "--no-password"),
     ("user add", "ada@", "--role", "king", "--no-password"),
     ("user role", "ada@", "viewer"),
@@ -287,7 +292,7 @@ def test_a_remote_command_has_the_same_effect_as_the_local_command(
             [word.format(**each).replace("@", end) for word in (*change[0].split(), *change[1:])]
             for each, end in zip(own, ("l", "r"), strict=True)
         )
-        if change[0] == "run":
+        if change[0] in ("run", "memory add"):
             there += ["--repo", "repo"]
         local, told = masked(cli.say(*here, cwd=repo)), masked(remote.say(*there))
         assert [

@@ -5,7 +5,14 @@ from __future__ import annotations
 import sqlite3
 
 
+def as_of_version_15(raw: sqlite3.Connection) -> None:
+    for table in ("lessons", "lesson_uses"):
+        raw.execute(f"DROP TABLE {table}")
+    raw.execute("UPDATE alembic_version SET version_num = '0015'")
+
+
 def as_of_version_14(raw: sqlite3.Connection) -> None:
+    as_of_version_15(raw)
     raw.execute("DROP TABLE network_versions")
     raw.execute("UPDATE alembic_version SET version_num = '0014'")
 

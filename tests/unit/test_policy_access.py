@@ -24,7 +24,7 @@ EXPECTED = {
     **dict.fromkeys(
         ["session.show", "session.close", "event.follow", "artifact.show", "project.list", "agent.list"]
         + ["model.list", "stats.show", "system.show", "question.list", "action.list", "token.own.list"]
-        + ["action.log", "policy.test", "knowledge.show"]
+        + ["action.log", "policy.test", "knowledge.show", "memory.show"]
         + [f"mission.{each}" for each in ("list", "show", "events", "transcript", "plan", "report", "diff")]
         + [f"mission.{each}" for each in ("review", "checkpoints", "artifacts", "output")],
         ("viewer", "read"),
@@ -33,7 +33,7 @@ EXPECTED = {
     **dict.fromkeys(
         [f"mission.{each}" for each in ("start", "pause", "resume", "cancel", "send", "answer", "fork")]
         + ["mission.continue", "mission.restore", "mission.replan", "mission.look"]
-        + ["action.cancel", "agent.probe", "model.probe", "alert.test"],
+        + ["action.cancel", "agent.probe", "model.probe", "alert.test", "memory.change"],
         ("operator", "steer"),
     ),
     **dict.fromkeys(

@@ -38,7 +38,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     `number` counts the attempts of the mission from 1. `messages` are all messages of persons to the mission so
     far. `allow` and `forbid` are path patterns that bound the change; `tree` is the tree at which the attempt
     began, however often it is resumed. `role` bounds the agent's tools. It starts in `directory` of the workspace.
-    With `in_plan`, others work on tasks of the same plan.
+    With `in_plan`, others work on tasks of the same plan. `lessons` are untrusted texts from earlier missions.
     """
 
     mission: str
@@ -54,6 +54,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     role: Role = NO_ROLE
     directory: str = ""
     in_plan: bool = False
+    lessons: tuple[str, ...] = ()
 
 
 class AgentOutcome(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from chargehand.app.preparation import Preparation, Sandboxes
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.deciders import make_decider
 from chargehand.app.wiring.code_map import map_opener
-from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
+from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry, redact_secrets
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ProjectBase, Session
 from chargehand.app.wiring.tiers import (
@@ -299,6 +299,7 @@ class App(StateReader):
             attempts_at_once=self.engine.attempts_at_once,
             checks_at_once=self.engine.checks_at_once or available_cores(),
             user=self.user,
+            redact=lambda text: redact_secrets(text, self.credentials, resolved.config),
             decider=self.decider,
             prepare_task=self.preparation.task_assigner(found, resolved).assign,
             check_plan=self.preparation.plan_check(found, resolved),

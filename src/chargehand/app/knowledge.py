@@ -1,7 +1,7 @@
-"""Use cases of knowledge: the repository map; import, query, learning and export of belief networks.
+"""Use cases of knowledge: belief networks, lessons from earlier missions, the repository map.
 
-The versions of networks are in the store. A shipped network has the number 0; a stored version of the same name
-takes precedence.
+A shipped network has the number 0. A stored version of the same name takes precedence. A lesson is visible to its
+author, and to all users of its project once it is shared.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -22,6 +23,7 @@ from chargehand.core.errors import (
     UsageError,
     nearest,
 )
+from chargehand.core.ids import new_id
 from chargehand.decisions.belief_networks import (
     SHIPPED,
     BeliefNetwork,
@@ -33,10 +35,23 @@ from chargehand.decisions.belief_networks import (
     write_network,
 )
 from chargehand.identity.accounts import Caller
+from chargehand.knowledge.lessons import (
+    Lesson,
+    LessonContent,
+    find_contradictions,
+    read_lessons,
+    render_lesson,
+    write_note,
+)
+from chargehand.knowledge.lessons_effect import LessonEffect, LessonStatus, measure_effect
 from chargehand.knowledge.records import CodeHit, MapSummary
 from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import Actor
+from chargehand.store.lessons import LessonRow
 from chargehand.store.networks import NetworkVersion
+
+if TYPE_CHECKING:
+    from chargehand.app.composition import App
 
 # The server accepts bodies of 1 MiB, in which quotes are escaped.
 LARGEST_FILE = 1_000_000
@@ -319,3 +334,135 @@ def query_map(reader: StateReader, question: MapQuestion) -> MapDocument:
         elif question.request.strip():
             text = found.render(question.request, tokens=question.tokens)
     return MapDocument(commit=base.commit, summary=summary, text=text, hits=hits)
+
+
+class LessonEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A lesson with its text for agents, its effect on missions, and the lessons that it contradicts.
+
+    `harm` is the probability that missions do worse with it than without it. Missions get no lesson that is
+    `demoted` or `contradicted`.
+    """
+
+    lesson: str
+    project: str
+    author: str
+    shared: bool
+    created: str
+    mission: str
+    status: LessonStatus | Literal["contradicted"]
+    contradicts: tuple[str, ...]
+    content: LessonContent
+    text: str
+    effect: LessonEffect
+    harm: float
+
+
+class LessonList(msgspec.Struct, frozen=True, kw_only=True):
+    """The lessons that a user may see, oldest first."""
+
+    lessons: tuple[LessonEntry, ...]
+
+
+class ForgottenLesson(msgspec.Struct, frozen=True, kw_only=True):
+    """An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks."""
+
+    lesson: str
+    missions: tuple[str, ...]
+
+
+def list_lessons(reader: StateReader, *, project: str | None, by: Caller) -> LessonList:
+    """Return the lessons of a project, or of all, that the caller may see."""
+    lessons = read_lessons(reader.store.lessons.list(_author(reader, by), project=project))
+    # Missions compare the lessons of one project only.
+    projects = {each.row.project for each in lessons}
+    disputed = [find_contradictions([one for one in lessons if one.row.project == each]) for each in projects]
+    contradictions = {lesson: others for found in disputed for lesson, others in found.items()}
+    uses = reader.store.lessons.uses(each.row.id for each in lessons)
+    return LessonList(
+        lessons=tuple(
+            _lesson_entry(each, measure_effect(uses[each.row.id]), contradictions.get(each.row.id, ()))
+            for each in lessons
+        )
+    )
+
+
+def show_lesson(reader: StateReader, lesson: str, *, by: Caller) -> LessonEntry:
+    """Return a lesson that the caller may see. Raises `NotFoundError`, `UsageError` (`ambiguous`)."""
+    row = reader.store.lessons.find(_author(reader, by), lesson)
+    listed = list_lessons(reader, project=row.project, by=by).lessons
+    found = next((each for each in listed if each.lesson == row.id), None)
+    if found is None:
+        raise InfrastructureError(
+            f"the lesson {row.id!r} is damaged",
+            code="store_corrupt",
+            hint=f"`chargehand memory forget {row.id}` removes it",
+        )
+    return found
+
+
+def add_lesson(app: App, text: str, paths: Sequence[str], *, project: str, by: Caller) -> LessonEntry:
+    """Store a person's lesson, without the secrets that it contains. Raises `UsageError` (`lesson_invalid`)."""
+    from chargehand.app.wiring.gateways import redact_secrets
+
+    config = app.user_configuration().config
+    content = write_note(text, paths, lambda part: redact_secrets(part, app.credentials, config))
+    row = LessonRow(
+        id=new_id("lesson"),
+        project=project,
+        user=_author(app, by),
+        shared=False,
+        created="",
+        mission="",
+        content=msgspec.json.encode(content),
+    )
+    app.store.lessons.add(row)
+    return show_lesson(app, row.id, by=by)
+
+
+def share_lesson(app: App, lesson: str, *, by: Caller) -> LessonEntry:
+    """Make a lesson of the caller visible in its project. Raises `NotFoundError`, `UsageError` (`ambiguous`)."""
+    # Others see only lessons that are shared already.
+    row = app.store.lessons.find(_author(app, by), lesson)
+    app.store.lessons.share(row.id)
+    app.store.access_log.append(_actor(by), "memory.share", row.id)
+    return show_lesson(app, row.id, by=by)
+
+
+def forget_lesson(app: App, lesson: str, *, by: Caller) -> ForgottenLesson:
+    """Erase a lesson; of a shared one, its author or an administrator may.
+
+    Raises `NotFoundError`, `UsageError` (`ambiguous`), `RefusedError` (`access_denied`).
+    """
+    row = app.store.lessons.find(_author(app, by), lesson)
+    if row.user != _author(app, by) and by.role != "admin":
+        raise RefusedError(
+            f"{row.id} is a lesson of {row.user}",
+            code="access_denied",
+            hint="its author or an administrator can forget it",
+        )
+    missions = app.store.lessons.forget(row.id)
+    app.store.access_log.append(_actor(by), "memory.forget", row.id)
+    return ForgottenLesson(lesson=row.id, missions=missions)
+
+
+def _lesson_entry(lesson: Lesson, effect: LessonEffect, contradicts: tuple[str, ...]) -> LessonEntry:
+    row = lesson.row
+    return LessonEntry(
+        lesson=row.id,
+        project=row.project,
+        author=row.user,
+        shared=row.shared,
+        created=row.created,
+        mission=row.mission,
+        status="contradicted" if contradicts else effect.status,
+        contradicts=contradicts,
+        content=lesson.content,
+        text=render_lesson(lesson),
+        effect=effect,
+        harm=effect.harm,
+    )
+
+
+def _author(reader: StateReader, by: Caller) -> str:
+    """Return the caller as missions name their user."""
+    return reader.user if by.user == reader.identity() else f"account:{by.user}"

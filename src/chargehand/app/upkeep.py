@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -97,7 +98,7 @@ def check_store(reader: StateReader, mission: str | None = None) -> StoreCheck:
         with contextlib.suppress(StoreError):  # the report already includes it
             damaged = store.grants.problems(roles=ROLES)
             problems += [audit_problem("", None, "access_damaged", problem) for problem in damaged]
-            damaged = store.networks.problems()
+            damaged = itertools.chain(store.networks.problems(), store.lessons.problems())
             problems += [audit_problem("", None, "store_damaged", problem) for problem in damaged]
         from chargehand.durable.engine_file import find_damage
 

@@ -373,7 +373,7 @@ class DecisionsConfig(Struct, frozen=True, kw_only=True):
 
 
 class KnowledgeConfig(Struct, frozen=True, kw_only=True):
-    """[knowledge]: facts about the repository for agents."""
+    """[knowledge]: what agents are given: facts about the repository, and lessons from earlier missions."""
 
     map: Annotated[
         bool,
@@ -382,6 +382,13 @@ class KnowledgeConfig(Struct, frozen=True, kw_only=True):
             meet="repo",
         ),
     ] = True
+    lessons: Annotated[
+        Literal["off", "on", "experiment"],
+        KeySpec(
+            "lessons from earlier missions: experiment (withheld from some missions to measure their effect), on "
+            "(always shown) or off (none is recorded or shown)"
+        ),
+    ] = "experiment"
 
 
 # Read from the user's own configuration alone, as [decisions] is.

@@ -21,6 +21,7 @@ Kind = Literal[
     "action",
     "message",
     "token",
+    "lesson",
 ]
 _PREFIX: dict[Kind, str] = {
     "mission": "m",
@@ -34,6 +35,7 @@ _PREFIX: dict[Kind, str] = {
     "action": "x",
     "message": "g",
     "token": "t",
+    "lesson": "l",
 }
 
 

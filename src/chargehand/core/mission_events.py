@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import field
+from msgspec import Struct, field
 
 from chargehand.core.events import Payload, event
 from chargehand.core.records import (
@@ -252,6 +252,21 @@ class ForecastMade(Payload, frozen=True, kw_only=True):
 
     after: int
     forecast: MissionForecast
+
+
+class RecalledLesson(Struct, frozen=True, kw_only=True):
+    """A lesson recalled for a mission; `text` is what its agents are shown, "" if it is withheld to compare."""
+
+    lesson: str
+    shown: bool
+    text: str = ""
+
+
+@event("lessons.recalled")
+class LessonsRecalled(Payload, frozen=True, kw_only=True):
+    """Lessons from earlier missions fit this one; recalled once, before the first attempt, for all attempts."""
+
+    lessons: tuple[RecalledLesson, ...]
 
 
 @event("changes.reverted")

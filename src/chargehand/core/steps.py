@@ -31,6 +31,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     w.TierChosen: "environment",
     p.AgentSelected: "selection",
     p.RetryDeclined: "selection",
+    p.LessonsRecalled: "selection",
     w.RoleChosen: "selection",
     w.BreakerChanged: "selection",
     w.AttemptStarted: "execution",

@@ -1,1 +1,1 @@
-"""The repository map: definitions and references in each file, and the likely files for a request."""
+"""Knowledge that missions start with: the repository map, and lessons from earlier missions."""

@@ -34,6 +34,7 @@ from chargehand.missions.forecasting import heed_forecast, note_forecast
 from chargehand.missions.journal import Journal
 from chargehand.missions.results.candidates import CandidateJudge, JudgedAttempt
 from chargehand.missions.results.delivery import ResultDelivery
+from chargehand.missions.results.lessons import close_lessons, recall_lessons, recorded_lessons
 from chargehand.missions.results.tree_judge import BaseContext, TreeJudge
 from chargehand.missions.services import Services
 from chargehand.missions.transcript import WORK
@@ -104,6 +105,8 @@ class MissionFlow:
             # Recorded, because the configuration may name another agent when the mission is resumed.
             await self._journal.step("agent", request.agent, select, events=selected_events)
             await preparing
+            if self._role.writes:
+                await recall_lessons(self._services, self._journal, asked)
             await self._run_attempts(request, agent, context)
         finally:
             await asyncio.gather(preparing, return_exceptions=True)
@@ -205,6 +208,7 @@ class MissionFlow:
                 role=self._role,
                 in_plan=bool(self._journal.state.parent),
                 # An earlier attempt may have removed it; the report explains that problem.
+                lessons=tuple(each.text for each in recorded_lessons(self._services, self._journal) if each.shown),
                 directory=request.directory if depot.has_directory(tree, request.directory) else "",
             )
             return (await runner.run(agent, assignment, tree=tree)).to_record()
@@ -230,6 +234,7 @@ class MissionFlow:
     async def _conclude(self, judged: JudgedAttempt) -> None:
         """Promote the last attempt's result if it is good; otherwise settle the mission by that attempt's end."""
         result, end = judged.result, judged.end
+        await close_lessons(self._services, self._journal, good=end.mission in ("promoted", "waiting"))
         if end.mission == "promoted" and self._role.writes:
             stop_at(self._journal, BEFORE_PROMOTION)
             await self._delivery.promote(judged.context, result.tree, judged.verdict)

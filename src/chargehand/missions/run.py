@@ -26,6 +26,7 @@ from chargehand.missions.control import GRACE_SECONDS, Control
 from chargehand.missions.holds import must_wait
 from chargehand.missions.journal import Journal
 from chargehand.missions.results.delivery import ResultDelivery
+from chargehand.missions.results.lessons import book_outcome
 from chargehand.missions.services import FULL_DISK, Services, system_errors
 
 _T = TypeVar("_T")
@@ -78,6 +79,7 @@ class MissionRun:
         except TimeoutError:
             message = f"the mission's time limit of {request.seconds:.0f} s is over"
             self._settle("exhausted", "timed_out", Reason(code="time", message=message))
+            book_outcome(self._services, self._journal, good=False)
         except asyncio.CancelledError:
             if self._control.stopped in (None, "cancel"):
                 self._settle("cancelled", "cancelled", self._journal.state.cancelled_reason)

@@ -23,6 +23,7 @@ from chargehand.core.events import OnEvent, ignore_event
 from chargehand.core.plans import Plan, Task
 from chargehand.core.ports import CodeMap, DriverName, Spent
 from chargehand.core.records import ChoiceReason, MissionRequest, TargetDelivery, TierChoice
+from chargehand.core.redaction import Redactor
 from chargehand.decisions.decider import Decider
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.workers import Role, Workers
@@ -219,6 +220,7 @@ class Services(Struct, frozen=True, kw_only=True):
     attempt and of each next round of a task. `prepare_task` returns the request of a task, `check_plan` raises for
     a plan that no agent can do, and `stop_mission` cancels an unfinished mission with a reason; it may block.
     `targets` open further delivery targets, in order, which come after signature, export and the user's branch.
+    `redact` removes secrets from a text.
     """
 
     home: Path
@@ -247,6 +249,7 @@ class Services(Struct, frozen=True, kw_only=True):
     checks_at_once: int = field(default_factory=available_cores)
     choice: TierChoice | None = None
     user: str = ""
+    redact: Callable[[str], str] = field(default_factory=lambda: Redactor().text)
     decider: Decider = field(default_factory=Decider)
     prepare_task: PrepareTask = prepare_alike
     check_plan: Callable[[MissionRequest, Plan], None] = accept_plan

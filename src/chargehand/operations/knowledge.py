@@ -1,4 +1,4 @@
-"""Routes of belief networks."""
+"""Routes of belief networks, and of lessons from earlier missions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from chargehand.app import knowledge
 from chargehand.app.composition import App
 from chargehand.app.knowledge import (
     LARGEST_FILE,
+    ForgottenLesson,
     LearnedVersion,
+    LessonEntry,
+    LessonList,
     NetworkExport,
     NetworkList,
     NetworkView,
@@ -18,7 +21,14 @@ from chargehand.app.knowledge import (
     RemovedNetwork,
 )
 from chargehand.identity.accounts import Caller
-from chargehand.operations.operation import NoArguments, OperationTable, RawContent, RestArguments, Short
+from chargehand.operations.operation import (
+    NoArguments,
+    OperationTable,
+    RawContent,
+    RestArguments,
+    Short,
+    Words,
+)
 from chargehand.reports.reading import StateReader
 from chargehand.store.networks import NetworkVersion
 
@@ -117,3 +127,55 @@ def export_network(reader: StateReader, call: NetworkExportQuery, by: Caller) ->
 def remove_network(app: App, call: OneNetwork, by: Caller) -> RemovedNetwork:
     """Remove a belief network with all its versions."""
     return knowledge.remove_network(app, call.network, by=by)
+
+
+class LessonsQuery(RestArguments, frozen=True, kw_only=True):
+    """The project whose lessons are listed, by default all."""
+
+    project: Short | None = None
+
+
+class OneLesson(RestArguments, frozen=True):
+    """A lesson, by its id or its beginning."""
+
+    lesson: Short
+
+
+class NewLesson(RestArguments, frozen=True, kw_only=True):
+    """A lesson for a project, and the patterns of paths that it is about."""
+
+    text: Words
+    project: Short
+    paths: Annotated[tuple[Short, ...], Meta(max_length=20)] = ()
+
+
+@OPERATIONS.add("GET", "/lessons", action="memory.show", commands=("memory list",))
+def list_lessons(reader: StateReader, call: LessonsQuery, by: Caller) -> LessonList:
+    """List lessons from earlier missions."""
+    project = None if call.project is None else reader.store.projects.find(call.project).id
+    return knowledge.list_lessons(reader, project=project, by=by)
+
+
+@OPERATIONS.add("GET", "/lessons/{lesson}", action="memory.show", commands=("memory show",))
+def show_lesson(reader: StateReader, call: OneLesson, by: Caller) -> LessonEntry:
+    """Show a lesson and its effect."""
+    return knowledge.show_lesson(reader, call.lesson, by=by)
+
+
+@OPERATIONS.add("POST", "/lessons", action="memory.change", commands=("memory add",))
+def add_lesson(app: App, call: NewLesson, by: Caller) -> LessonEntry:
+    """Store a lesson of a person."""
+    project = app.store.projects.find(call.project).id
+    return knowledge.add_lesson(app, call.text, call.paths, project=project, by=by)
+
+
+@OPERATIONS.add("POST", "/lessons/{lesson}/share", action="memory.change", commands=("memory share",))
+def share_lesson(app: App, call: OneLesson, by: Caller) -> LessonEntry:
+    """Share a lesson in its project."""
+    return knowledge.share_lesson(app, call.lesson, by=by)
+
+
+@OPERATIONS.add("DELETE", "/lessons/{lesson}", action="memory.change", commands=("memory forget",))
+def forget_lesson(app: App, call: OneLesson, by: Caller) -> ForgottenLesson:
+    """Erase a lesson."""
+    return knowledge.forget_lesson(app, call.lesson, by=by)

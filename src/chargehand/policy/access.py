@@ -42,12 +42,12 @@ _ACTIONS: Mapping[AccessRule, str] = {
     "mission.transcript mission.plan mission.report mission.diff mission.review mission.checkpoints "
     "mission.artifacts mission.output artifact.show event.follow project.list agent.list model.list "
     "stats.show system.show question.list action.list action.log policy.test token.own.list "
-    "knowledge.show",
+    "knowledge.show memory.show",
     # It reads all of the log and every stored file: work for the machine, without revealing anything.
     AccessRule("operator", "read"): "audit.verify",
     AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
     "mission.answer mission.fork mission.continue mission.restore mission.replan mission.look action.cancel "
-    "agent.probe model.probe alert.test",
+    "agent.probe model.probe alert.test memory.change",
     AccessRule("operator", "decide"): "mission.approve mission.promote mission.discard mission.rollback "
     "mission.feedback action.answer",
     # Notes on a change belong to one person and decide nothing; a token of a viewer cannot have the scope.

@@ -77,7 +77,7 @@ _OF_THE_MISSION = (
     *(m.MissionPaused, m.MissionResumed, m.MissionContinued, m.CancelAsked, m.MissionQueued, m.MissionInterrupted),
     *(m.MergeConflicted, m.QuestionAsked, m.QuestionAnswered, m.QuestionExpired, a.BreakerChanged),
     *(m.MessageSent, a.MessageAcknowledged, a.MessageUndelivered, a.BudgetAlert),
-    *(m.ForecastMade, m.MissionAllowed, p.PlanWanted, p.PlannerStarted, p.PlanProposed),
+    *(m.ForecastMade, m.LessonsRecalled, m.MissionAllowed, p.PlanWanted, p.PlannerStarted, p.PlanProposed),
     *(p.PlanMade, p.TaskStarted, p.TaskHeld, p.TaskAllowed),
     *(p.TaskReviewed, p.TaskNoted, p.TaskDelegated, p.TaskMerged, p.TaskReturned, p.TaskEnded),
 )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
     from chargehand.store.derived import DerivedFiles
     from chargehand.store.envelopes import Envelope
     from chargehand.store.idempotency import IdempotencyKeys
+    from chargehand.store.lessons import Lessons
     from chargehand.store.networks import NetworkVersions
     from chargehand.store.reviews import Reviews
     from chargehand.store.sign_ins import ExternalSubjects, PendingSignIns
@@ -138,6 +139,13 @@ class Store:
         from chargehand.store.networks import NetworkVersions
 
         return NetworkVersions(self.database, self.access_log)
+
+    @cached_property
+    def lessons(self) -> Lessons:
+        """Lessons from earlier missions."""
+        from chargehand.store.lessons import Lessons
+
+        return Lessons(self.database, clock=self._clock)
 
     @cached_property
     def reviews(self) -> Reviews:

@@ -1568,6 +1568,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/lessons": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List lessons from earlier missions.
+         * @description Needs the role viewer and the scope read. Like `chargehand memory list`.
+         */
+        get: operations["get_lessons"];
+        put?: never;
+        /**
+         * Store a lesson of a person.
+         * @description Needs the role operator and the scope steer. Like `chargehand memory add`.
+         */
+        post: operations["post_lessons"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/lessons/{lesson}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show a lesson and its effect.
+         * @description Needs the role viewer and the scope read. Like `chargehand memory show`.
+         */
+        get: operations["get_lessons_lesson"];
+        put?: never;
+        post?: never;
+        /**
+         * Erase a lesson.
+         * @description Needs the role operator and the scope steer. Like `chargehand memory forget`.
+         */
+        delete: operations["delete_lessons_lesson"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/lessons/{lesson}/share": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Share a lesson in its project.
+         * @description Needs the role operator and the scope steer. Like `chargehand memory share`.
+         */
+        post: operations["post_lessons_lesson_share"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/session": {
         parameters: {
             query?: never;
@@ -1950,6 +2018,24 @@ export interface components {
             options: string[];
             /** @default  */
             default: string;
+        };
+        /**
+         * ArmOutcomes
+         * @description The missions of one arm that ended: how many, how many with a green first attempt, their attempts and cost.
+         *
+         *     `cost_usd` is of the `priced` missions, whose cost is known.
+         */
+        ArmOutcomes: {
+            /** @default 0 */
+            missions: number;
+            /** @default 0 */
+            green: number;
+            /** @default 0 */
+            attempts: number;
+            /** @default 0 */
+            priced: number;
+            /** @default 0 */
+            cost_usd: number;
         };
         /**
          * ArtifactEntry
@@ -2718,6 +2804,14 @@ export interface components {
             forecasts: components["schemas"]["RecordedForecast"][];
         };
         /**
+         * ForgottenLesson
+         * @description An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks.
+         */
+        ForgottenLesson: {
+            lesson: string;
+            missions: string[];
+        };
+        /**
          * HunkPlan
          * @description One hunk and whether it stays.
          *
@@ -2896,6 +2990,102 @@ export interface components {
             name: string;
             /** @enum {unknown} */
             reason: "no_money" | "price_unknown" | "tried" | "worse";
+        };
+        /**
+         * LessonContent
+         * @description The content of a lesson; texts are redacted and bounded, and empty fields are unknown.
+         *
+         *     A `fix` has the check, tests and first error lines of a red attempt, and the change that made it green. A
+         *     `correction` has a person's message and the change after it. A `note` is the text of a person. `role` is that
+         *     of the mission, `red` and `green` are the trees that the change leads from and to.
+         */
+        LessonContent: {
+            /** @enum {unknown} */
+            kind: "correction" | "fix" | "note";
+            /** @default  */
+            role: string;
+            /** @default  */
+            request: string;
+            /** @default  */
+            check: string;
+            /** @default [] */
+            tests: string[];
+            /** @default  */
+            error: string;
+            /** @default  */
+            message: string;
+            /** @default [] */
+            paths: string[];
+            /** @default  */
+            change: string;
+            /** @default  */
+            red: string;
+            /** @default  */
+            green: string;
+        };
+        /**
+         * LessonEffect
+         * @description The outcomes of a lesson's missions with and without it; `begun` counts assigned missions of both arms.
+         */
+        LessonEffect: {
+            /**
+             * @default {
+             *       "missions": 0,
+             *       "green": 0,
+             *       "attempts": 0,
+             *       "priced": 0,
+             *       "cost_usd": 0
+             *     }
+             */
+            shown: components["schemas"]["ArmOutcomes"];
+            /**
+             * @default {
+             *       "missions": 0,
+             *       "green": 0,
+             *       "attempts": 0,
+             *       "priced": 0,
+             *       "cost_usd": 0
+             *     }
+             */
+            withheld: components["schemas"]["ArmOutcomes"];
+            /**
+             * @default [
+             *       0,
+             *       0
+             *     ]
+             */
+            begun: [
+                number,
+                number
+            ];
+        };
+        /**
+         * LessonEntry
+         * @description A lesson with its text for agents, its effect on missions, and the lessons that it contradicts.
+         *
+         *     `harm` is the probability that missions do worse with it than without it. Missions get no lesson that is
+         *     `demoted` or `contradicted`.
+         */
+        LessonEntry: {
+            lesson: string;
+            project: string;
+            author: string;
+            shared: boolean;
+            created: string;
+            mission: string;
+            status: ("active" | "demoted" | "trial") | "contradicted";
+            contradicts: string[];
+            content: components["schemas"]["LessonContent"];
+            text: string;
+            effect: components["schemas"]["LessonEffect"];
+            harm: number;
+        };
+        /**
+         * LessonList
+         * @description The lessons that a user may see, oldest first.
+         */
+        LessonList: {
+            lessons: components["schemas"]["LessonEntry"][];
         };
         /**
          * LineCount
@@ -8619,6 +8809,187 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_lessons: {
+        parameters: {
+            query?: {
+                project?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The lessons that a user may see, oldest first. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LessonList"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_lessons: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    text: string;
+                    project: string;
+                    /** @default [] */
+                    paths?: string[];
+                };
+            };
+        };
+        responses: {
+            /** @description A lesson with its text for agents, its effect on missions, and the lessons that it contradicts. `harm` is the probability that missions do worse with it than without it. Missions get no lesson that is `demoted` or `contradicted`. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LessonEntry"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_lessons_lesson: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                lesson: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A lesson with its text for agents, its effect on missions, and the lessons that it contradicts. `harm` is the probability that missions do worse with it than without it. Missions get no lesson that is `demoted` or `contradicted`. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LessonEntry"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    delete_lessons_lesson: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                lesson: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForgottenLesson"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_lessons_lesson_share: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                lesson: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A lesson with its text for agents, its effect on missions, and the lessons that it contradicts. `harm` is the probability that missions do worse with it than without it. Missions get no lesson that is `demoted` or `contradicted`. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LessonEntry"];
+                };
             };
             400: components["responses"]["400"];
             401: components["responses"]["401"];

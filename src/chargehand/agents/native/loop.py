@@ -252,6 +252,7 @@ class _AttemptLoop:
                 forbid=assignment.forbid,
                 instructions=instructions,
                 code_map=await self._render_map(),
+                lessons=assignment.lessons,
             )
             return {"texts": [first, *texts], "said": len(said)}
 

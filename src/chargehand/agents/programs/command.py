@@ -42,9 +42,9 @@ _LIMITS: Mapping[LimitName, str] = {
 class CommandAgent:
     """Runs a program with the request in `$CHARGEHAND_REQUEST`; never through a shell.
 
-    Its role is in `$CHARGEHAND_ROLE`, the role's prompt in `$CHARGEHAND_ROLE_PROMPT`. With models, their endpoint
-    is in `$OPENAI_BASE_URL` and similar variables. The program may leave its last message in the file that
-    `$CHARGEHAND_MESSAGE` names.
+    Its role is in `$CHARGEHAND_ROLE`, the role's prompt in `$CHARGEHAND_ROLE_PROMPT`, and lessons from earlier
+    missions, if any, in `$CHARGEHAND_LESSONS`. With models, their endpoint is in `$OPENAI_BASE_URL` and similar
+    variables. The program may leave its last message in the file that `$CHARGEHAND_MESSAGE` names.
     """
 
     kind: str = "command"
@@ -66,6 +66,7 @@ class CommandAgent:
             "CHARGEHAND_REQUEST": assignment.request,
             "CHARGEHAND_MISSION": assignment.mission,
             "CHARGEHAND_ATTEMPT": str(assignment.number),
+            **({"CHARGEHAND_LESSONS": "\n\n".join(assignment.lessons)} if assignment.lessons else {}),
             **({"CHARGEHAND_ROLE": role.name, "CHARGEHAND_ROLE_PROMPT": role.prompt} if role.name else {}),
             **(context.endpoint.environment if context.endpoint else {}),
         }

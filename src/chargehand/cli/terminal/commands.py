@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "project": ("chargehand.cli.project", "project"),
         "forge": ("chargehand.cli.forge", "forge"),
         "knowledge": ("chargehand.cli.decisions", "knowledge"),
+        "memory": ("chargehand.cli.knowledge.memory", "memory"),
         "policy": ("chargehand.cli.policy", "policy"),
         "sandbox": ("chargehand.cli.doctor", "sandbox"),
         "completion": ("chargehand.cli.doctor", "completion"),

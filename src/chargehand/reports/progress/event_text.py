@@ -48,6 +48,7 @@ from chargehand.core.mission_events import (
     ForecastMade,
     ForgeActed,
     HeadSigned,
+    LessonsRecalled,
     MergeConflicted,
     MessageSent,
     MissionAdmitted,
@@ -427,6 +428,9 @@ def _describe_model_use(event: Payload) -> str | None:
             return f"{subject}: {render_reasons(event.reasons)}{asked}"
         case ForecastMade():
             return f"forecast: {describe_forecast(event.forecast)}"
+        case LessonsRecalled():
+            shown, every = sum(each.shown for each in event.lessons), len(event.lessons)
+            return f"lessons from earlier missions: {shown} shown, {every - shown} withheld to compare"
         case ModelCalled():
             given, made = (
                 "unknown" if tokens is None else f"{tokens:,}"

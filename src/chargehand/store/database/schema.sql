@@ -232,6 +232,29 @@ CREATE TABLE network_versions (
     PRIMARY KEY (name, number)
 );
 
+CREATE TABLE lessons (
+    id TEXT NOT NULL,
+    project TEXT NOT NULL,
+    user TEXT NOT NULL, -- the author
+    shared INTEGER NOT NULL, -- 1: visible to all users of the project
+    created TEXT NOT NULL,
+    mission TEXT NOT NULL, -- the one it was derived from, '' if a person wrote it
+    content BLOB NOT NULL, -- JSON, empty once it is forgotten
+    PRIMARY KEY (id)
+);
+CREATE INDEX lessons_by_project ON lessons (project, user);
+
+CREATE TABLE lesson_uses (
+    lesson TEXT NOT NULL,
+    mission TEXT NOT NULL,
+    shown INTEGER NOT NULL, -- 0: withheld, to compare
+    green INTEGER, -- whether the first attempt passed, NULL until the mission ends
+    attempts INTEGER,
+    cost_usd REAL, -- NULL if unknown
+    PRIMARY KEY (lesson, mission)
+);
+CREATE INDEX lesson_uses_by_mission ON lesson_uses (mission);
+
 CREATE TABLE api_tokens (
     id TEXT NOT NULL,
     digest TEXT NOT NULL,

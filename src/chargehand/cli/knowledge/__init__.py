@@ -1,0 +1,1 @@
+"""Commands of what missions learn from earlier ones."""
