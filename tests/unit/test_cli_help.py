@@ -99,6 +99,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "decision": "why list replay reliability forecasts rollouts look",
         "forge": "login logout list test watch",
         "knowledge": "import list show query update export remove",
+        "library": "add update list search remove",
         "branch": "clean",
         "alerts": "list test",
         "user": "add list role password disable enable remove log",

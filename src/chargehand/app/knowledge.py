@@ -1,4 +1,4 @@
-"""Use cases of knowledge: the repository map; import, query, learning and export of belief networks.
+"""Use cases of knowledge: the repository map, the reference library, and belief networks.
 
 The versions of networks are in the store. A shipped network has the number 0; a stored version of the same name
 takes precedence.
@@ -6,10 +6,12 @@ takes precedence.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,10 +35,24 @@ from chargehand.decisions.belief_networks import (
     write_network,
 )
 from chargehand.identity.accounts import Caller
-from chargehand.knowledge.records import CodeHit, MapSummary
-from chargehand.reports.reading import StateReader
+from chargehand.knowledge.records import (
+    CodeHit,
+    CuratedRepository,
+    LibraryEntry,
+    LibraryHit,
+    LibraryProblem,
+    LibraryUpdate,
+    MapSummary,
+)
+from chargehand.reports.reading import StateReader, state_home
 from chargehand.store.accounts import Actor
 from chargehand.store.networks import NetworkVersion
+
+if TYPE_CHECKING:
+    from chargehand.knowledge.library import Library
+
+LibraryProgress = Callable[[str, int, int], None]
+"""Gets the name of a repository, the number of parsed files, and that of all to parse."""
 
 # The server accepts bodies of 1 MiB, in which quotes are escaped.
 LARGEST_FILE = 1_000_000
@@ -319,3 +335,89 @@ def query_map(reader: StateReader, question: MapQuestion) -> MapDocument:
         elif question.request.strip():
             text = found.render(question.request, tokens=question.tokens)
     return MapDocument(commit=base.commit, summary=summary, text=text, hits=hits)
+
+
+class LibraryDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`library list`: the repositories of the library; with `--curated` those that can be added by name."""
+
+    repositories: tuple[LibraryEntry, ...]
+    curated: tuple[CuratedRepository, ...] = ()
+
+
+class LibraryUpdateDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`library update`: the updated repositories, and those that could not be updated and are as before."""
+
+    updated: tuple[LibraryUpdate, ...]
+    problems: tuple[LibraryProblem, ...]
+
+
+class LibraryRemovedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`library remove`: the name, and the bytes that were freed."""
+
+    name: str
+    size: int
+
+
+class LibrarySearchDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`library search`: files, the most relevant first, and repositories that could not be searched."""
+
+    hits: tuple[LibraryHit, ...]
+    problems: tuple[LibraryProblem, ...]
+
+
+def add_to_library(source: str, *, name: str | None, progress: LibraryProgress) -> LibraryUpdate:
+    """Fetch and index a repository; see `Library.add`. Raises `NotInstalledError` too."""
+    return _library().add(source, name=name, progress=progress)
+
+
+def update_library(names: Sequence[str], *, progress: LibraryProgress) -> LibraryUpdateDocument:
+    """Update repositories, by default all; one that fails does not stop the others.
+
+    Raises `NotFoundError` (`library_not_found`) before any is updated.
+    """
+    library = _library()
+    known = library.names()
+    for name in names:
+        library.check_known(name)
+    updated, problems = [], []
+    for name in dict.fromkeys(names) or known:
+        try:
+            updated.append(library.update(name, progress=progress))
+        except ChargehandError as error:
+            problems.append(LibraryProblem(name=name, code=error.code, message=error.message))
+    return LibraryUpdateDocument(updated=tuple(updated), problems=tuple(problems))
+
+
+def list_library(*, curated: bool = False) -> LibraryDocument:
+    """Return the repositories of the library, or those of the curated list."""
+    library = _library()
+    from chargehand.knowledge.library import curated_repositories
+
+    if curated:
+        return LibraryDocument(repositories=(), curated=curated_repositories())
+    return LibraryDocument(repositories=tuple(library.list()))
+
+
+def search_library(
+    words: str,
+    *,
+    language: str | None = None,
+    licences: Sequence[str] = (),
+    most: int = 10,
+    progress: LibraryProgress | None = None,
+) -> LibrarySearchDocument:
+    """Search all repositories; see `Library.search`."""
+    hits, problems = _library().search(words, language=language, licences=licences, most=most, progress=progress)
+    return LibrarySearchDocument(hits=hits, problems=problems)
+
+
+def remove_from_library(name: str) -> LibraryRemovedDocument:
+    """Remove a repository. Raises `NotFoundError` (`library_not_found`)."""
+    return LibraryRemovedDocument(name=name, size=_library().remove(name))
+
+
+def _library() -> Library:
+    require_extra("knowledge")
+    from chargehand.knowledge.library import Library
+
+    return Library(state_home(os.environ) / "library")
