@@ -1,4 +1,4 @@
-"""The library finds the right file for 20 questions, written before the answers were seen, in three repositories."""
+"""The library finds the right file in three repositories, for 20 questions that were written before the answers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from chargehand.knowledge._languages import language_of
 
 if TYPE_CHECKING:
     from chargehand.workspace.depot import PathEntry
-    from chargehand.workspace.snapshots import Snapshot
+    from chargehand.workspace.snapshots import RepositorySnapshot
 
 UNKNOWN = "unknown"
 _LONGEST_LICENCE = 200_000  # bytes
@@ -84,7 +84,7 @@ def _bare(name: str) -> str:
 class LicenceFinder:
     """Finds the licences of files in one tree of a snapshot."""
 
-    def __init__(self, snapshot: Snapshot, tree: str) -> None:
+    def __init__(self, snapshot: RepositorySnapshot, tree: str) -> None:
         self._snapshot, self._tree = snapshot, tree
         self._known: dict[str, str | None] = {}
 

@@ -16,7 +16,7 @@ from shutil import rmtree
 import msgspec
 from msgspec import Struct
 
-from chargehand.core.codec import convert_to
+from chargehand.core.codec import convert_to, decode_as
 from chargehand.core.errors import (
     ChargehandError,
     NotFoundError,
@@ -48,7 +48,7 @@ from chargehand.knowledge.records import (
     MapSummary,
 )
 from chargehand.workspace.remotes import Remote, parse_source
-from chargehand.workspace.snapshots import Snapshot, create_snapshot
+from chargehand.workspace.snapshots import RepositorySnapshot, create_snapshot
 
 Progress = Callable[[str, int, int], None]
 """Gets the name of a repository, the number of parsed files, and that of all to parse."""
@@ -97,7 +97,7 @@ class Library:
                 hint=f"chargehand library update {chosen} fetches it again; --name gives another name",
             )
         with made.lock():
-            return self._indexed(made, "", progress)
+            return self._fill_index(made, "", progress)
 
     def update(self, name: str, *, progress: Progress | None = None) -> LibraryUpdate:
         """Fetch a repository again and index its changed files; a rewritten history replaces the old one.
@@ -110,7 +110,7 @@ class Library:
             previous = snapshot.head
             source = _read_source(snapshot)
             snapshot.fetch(Remote(name="source", url=source.url, protocol=source.protocol))
-            done = self._indexed(snapshot, previous, progress)
+            done = self._fill_index(snapshot, previous, progress)
             if done.entry.commit != previous:
                 snapshot.prune()
             return done
@@ -178,7 +178,7 @@ class Library:
                 break
         return tuple(hits), tuple(problems)
 
-    def _find(self, name: str) -> Snapshot:
+    def _find(self, name: str) -> RepositorySnapshot:
         if not _NAME.fullmatch(name) or not (self._root / name).is_dir():
             known = self.names()
             raise NotFoundError(
@@ -186,9 +186,9 @@ class Library:
                 code="library_not_found",
                 hint=nearest(name, known) if known else "chargehand library add adds one",
             )
-        return Snapshot(self._root / name)
+        return RepositorySnapshot(self._root / name)
 
-    def _describe(self, snapshot: Snapshot) -> LibraryEntry:
+    def _describe(self, snapshot: RepositorySnapshot) -> LibraryEntry:
         commit = snapshot.head
         tree = snapshot.tree_of(commit)
         with CodeIndex(snapshot.root, snapshot) as index, index.reading() as connection:
@@ -203,7 +203,7 @@ class Library:
             files=count,
         )
 
-    def _indexed(self, snapshot: Snapshot, previous: str, progress: Progress | None) -> LibraryUpdate:
+    def _fill_index(self, snapshot: RepositorySnapshot, previous: str, progress: Progress | None) -> LibraryUpdate:
         summary = _bring(snapshot, progress)
         return LibraryUpdate(
             entry=self._describe(snapshot), previous=previous, parsed=summary.parsed, seconds=summary.seconds
@@ -225,7 +225,7 @@ class Library:
 class _HitReader:
     """Reads hits in one repository."""
 
-    def __init__(self, name: str, snapshot: Snapshot) -> None:
+    def __init__(self, name: str, snapshot: RepositorySnapshot) -> None:
         self._name, self._snapshot = name, snapshot
         self._commit = snapshot.head
         self._tree = snapshot.tree_of(self._commit)
@@ -255,7 +255,7 @@ class _HitReader:
         )  # fmt: skip
 
 
-def _bring(snapshot: Snapshot, progress: Progress | None) -> MapSummary:
+def _bring(snapshot: RepositorySnapshot, progress: Progress | None) -> MapSummary:
     """Bring the snapshot's tree into its index."""
     name = snapshot.root.name
     tree = snapshot.tree_of(snapshot.head)
@@ -274,9 +274,9 @@ def _bring(snapshot: Snapshot, progress: Progress | None) -> MapSummary:
             return index.bring(tree)
 
 
-def _read_source(snapshot: Snapshot) -> LibrarySource:
+def _read_source(snapshot: RepositorySnapshot) -> LibrarySource:
     try:
-        return msgspec.json.decode((snapshot.root / _SOURCE).read_bytes(), type=LibrarySource)
+        return decode_as((snapshot.root / _SOURCE).read_bytes(), LibrarySource)
     except (OSError, msgspec.MsgspecError) as error:
         raise RepositoryError(
             f"{str(snapshot.root / _SOURCE)!r} cannot be read: {error}",

@@ -29,14 +29,13 @@ _MOST_FILES = 500_000
 _OLD_SECONDS = 86_400.0
 
 
-class Snapshot(Depot):
+class RepositorySnapshot(Depot):
     """The snapshot in the directory `root`; its commit changes with `fetch` only."""
 
     def __init__(self, root: Path) -> None:
         git_dir = root / "depot.git"
-        super().__init__(
-            root, Repository(path=git_dir, git_dir=git_dir, common_dir=git_dir, bare=True, branch=None)
-        )
+        bare = Repository(path=git_dir, git_dir=git_dir, common_dir=git_dir, bare=True, branch=None)
+        super().__init__(root, repository=bare)
 
     @property
     def head(self) -> str:
@@ -82,7 +81,7 @@ class Snapshot(Depot):
 
         Raises `RepositoryError` (`source_failed`); the snapshot is then unchanged.
         """
-        command = snapshot_command(self.git, _checked(source), _REF)
+        command = snapshot_command(self.git, _check_owner(source), _REF)
         try:
             done = subprocess.run(
                 command.argv,
@@ -117,7 +116,7 @@ class Snapshot(Depot):
         remove_tree(gone)
 
 
-def create_snapshot(place: Path, source: Remote, *, files: Mapping[str, bytes]) -> Snapshot | None:
+def create_snapshot(place: Path, source: Remote, *, files: Mapping[str, bytes]) -> RepositorySnapshot | None:
     """Make the snapshot of a repository in the directory `place`; return `None` if something is there already.
 
     `files` are written next to it, by name, before others see it.
@@ -134,7 +133,7 @@ def create_snapshot(place: Path, source: Remote, *, files: Mapping[str, bytes]) 
         git_dir = fresh / "depot.git"
         fresh.mkdir()
         private_git(git_dir)("init", "--quiet", "--bare", "--template=")
-        Snapshot(fresh).fetch(source)
+        RepositorySnapshot(fresh).fetch(source)
         for name, content in files.items():
             (fresh / name).write_bytes(content)
         try:
@@ -144,10 +143,10 @@ def create_snapshot(place: Path, source: Remote, *, files: Mapping[str, bytes]) 
                 raise
             shutil.rmtree(fresh, ignore_errors=True)
             return None
-    return Snapshot(place)
+    return RepositorySnapshot(place)
 
 
-def _checked(source: Remote) -> Remote:
+def _check_owner(source: Remote) -> Remote:
     if source.protocol != "file":
         return source
     # Its owner is checked: git would start programs that another user's configuration names.
