@@ -19,7 +19,7 @@ def git(place: Path, *words: str) -> str:
 def write_repository(place: Path, files: Mapping[str, str | bytes]) -> Path:
     """Commit exactly these files in the repository at `place`, making it if missing."""
     if not (place / ".git").exists():
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         git(place, "init", "-q", "-b", "main")
     git(place, "rm", "-rq", "--ignore-unmatch", ".")
     for path, content in files.items():

@@ -1,4 +1,4 @@
-"""The library finds the right file in three repositories, for 20 questions that were written before the answers."""
+"""The library finds the right file: 20 questions on three repositories, written before the answers were seen."""
 
 from __future__ import annotations
 

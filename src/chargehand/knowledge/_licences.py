@@ -90,7 +90,7 @@ class LicenceFinder:
 
     def licence_of(self, path: str, content: bytes) -> str:
         """Return the expression of a file's licence, `unknown` if there is no sign of one."""
-        own = [found.decode().strip() for found in _SPDX.findall(content[:_HEAD])]
+        own = [found.decode().strip(" -") for found in _SPDX.findall(content[:_HEAD])]
         if any(own):
             return join_licences([each for each in own if each])
         directory = posixpath.dirname(path)

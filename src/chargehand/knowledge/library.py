@@ -86,7 +86,9 @@ class Library:
         """
         curated = {each.name: each for each in curated_repositories()}.get(source)
         remote = parse_source(source if curated is None else curated.url)
-        chosen = _check_name(name or (_name_of(remote.url) if curated is None else curated.name))
+        if name is None:
+            name = _name_of(remote.url) if curated is None else curated.name
+        chosen = _check_name(name)
         place = self._root / chosen
         content = msgspec.json.encode(LibrarySource(url=remote.url, protocol=remote.protocol))
         made = None if place.exists() else create_snapshot(place, remote, files={_SOURCE: content})
