@@ -145,11 +145,13 @@ class Library:
         licences: Collection[str] = (),
         most: int = 10,
         progress: Progress | None = None,
+        seconds: float | None = None,
     ) -> tuple[tuple[LibraryHit, ...], tuple[LibraryProblem, ...]]:
         """Return the most relevant files for some words, and the repositories that could not be searched.
 
         With `licences`, only files that may be used under these alone; never one without a known licence. A
-        repository that is not in the index completely is indexed first. Raises `UsageError` (`library_language`).
+        repository that is not in the index completely is indexed first, for at most `seconds`.
+        Raises `UsageError` (`library_language`).
         """
         if language is not None and language not in (*languages(), _contents.TEXT):
             raise UsageError(
@@ -162,7 +164,7 @@ class Library:
         problems: list[LibraryProblem] = []
         for name in self.names():
             try:
-                matches.append(self._match(name, request, progress))
+                matches.append(self._match(name, request, progress, seconds))
             except ChargehandError as error:
                 problems.append(LibraryProblem(name=name, code=error.code, message=error.message))
         weights = word_weights(matches)
@@ -211,15 +213,17 @@ class Library:
             entry=self._describe(snapshot), previous=previous, parsed=summary.parsed, seconds=summary.seconds
         )
 
-    def _match(self, name: str, request: MapRequest, progress: Progress | None) -> RepositoryMatches:
+    def _match(
+        self, name: str, request: MapRequest, progress: Progress | None, seconds: float | None
+    ) -> RepositoryMatches:
         snapshot = self._find(name)
-        _bring(snapshot, progress)
+        _bring(snapshot, progress, seconds=seconds)
         tree = snapshot.tree_of(snapshot.head)
         with CodeIndex(snapshot.root, snapshot) as index, index.reading() as connection:
             slot = index.find_slot(tree)
             if slot is None:
                 raise RepositoryError(
-                    f"{name!r} was updated meanwhile", code="library_changed", hint="search again"
+                    f"{name!r} is not in the index completely", code="library_changed", hint="search again"
                 )
             return match_repository(name, CodeGraph(connection, slot), request)
 
@@ -257,7 +261,7 @@ class _HitReader:
         )  # fmt: skip
 
 
-def _bring(snapshot: RepositorySnapshot, progress: Progress | None) -> MapSummary:
+def _bring(snapshot: RepositorySnapshot, progress: Progress | None, *, seconds: float | None = None) -> MapSummary:
     """Bring the snapshot's tree into its index."""
     name = snapshot.root.name
     tree = snapshot.tree_of(snapshot.head)
@@ -268,12 +272,12 @@ def _bring(snapshot: RepositorySnapshot, progress: Progress | None) -> MapSummar
 
     try:
         with CodeIndex(snapshot.root, snapshot, progress=show) as index:
-            return index.bring(tree)
+            return index.bring(tree, seconds=seconds)
     except NotFoundError:
         # The index is at a tree whose objects were pruned: it is made again.
         rmtree(snapshot.root / MAPS, ignore_errors=True)
         with CodeIndex(snapshot.root, snapshot, progress=show) as index:
-            return index.bring(tree)
+            return index.bring(tree, seconds=seconds)
 
 
 def _read_source(snapshot: RepositorySnapshot) -> LibrarySource:
