@@ -123,6 +123,8 @@ def test_two_adds_at_once_make_one_repository(library: Library, source: Path) ->
         ("http://localhost/a.git", "a", "remote_protocol"),
         ("--upload-pack=touch", "a", "remote_protocol"),
         ("https://user:secret@localhost/a.git", "a", "remote_password"),
+        ("https://secret@localhost/a.git", "a", "remote_password"),
+        ("ssh://user:secret@localhost/a.git", "a", "remote_password"),
         ("ssh://-oProxyCommand=touch%20ran/a", "a", "source_failed"),
         ("https://localhost:1/a.git", "a", "source_failed"),
     ],
@@ -191,3 +193,29 @@ def test_a_damaged_repository_does_not_stop_the_search_of_others(library: Librar
     assert [problem.name for problem in problems] == ["bad"]
     library.remove("bad")
     assert library.names() == ["good"]
+
+
+def test_a_tree_that_seems_to_have_billions_of_files_is_refused(library: Library, source: Path) -> None:
+    below = git(source, "rev-parse", "HEAD^{tree}")
+    for _ in range(10):
+        lines = "".join(f"040000 tree {below}\t{number}\n" for number in range(10))
+        words = ["git", "-C", str(source), "mktree"]
+        below = subprocess.run(words, input=lines, capture_output=True, text=True, check=True).stdout.strip()
+    commit = git(source, *COMMIT[:4], "commit-tree", "-m", "bomb", below)
+    git(source, "update-ref", "HEAD", commit)
+    with pytest.raises(ChargehandError) as caught:
+        library.add(str(source))
+    assert caught.value.code == "base_tree"
+    assert library.list() == []
+
+
+def test_worktrees_and_shallow_clones_are_sources_too(library: Library, source: Path, tmp_path: Path) -> None:
+    git(source, *COMMIT)
+    git(source, "worktree", "add", "-q", str(tmp_path / "tree"), "-b", "side")
+    subprocess.run(
+        ["git", "clone", "-q", "--bare", "--depth=1", f"file://{source}", str(tmp_path / "Shallow.git")],
+        check=True,
+    )
+    for place in ("tree", "Shallow.git"):
+        assert library.add(str(tmp_path / place)).entry.files == 3
+    assert library.names() == ["shallow", "tree"]

@@ -137,9 +137,10 @@ def parse_source(text: str) -> Remote:
         )
     if protocol == "file":
         return Remote(name="source", url=str(Path(text.removeprefix("file://")).resolve()), protocol=protocol)
-    if re.search(r"://[^/@]*:[^/@]*@", text):
+    # Tokens of forges are often given as the name of the user.
+    if re.search(r"://[^/@]*:[^/@]*@" if protocol == "ssh" else r"://[^/@]*@", text):
         raise RepositoryError(
-            "the address has a password, and it would be stored",
+            "the address has a login, which would be stored",
             code="remote_password",
             hint="leave it out: git asks your credential helper",
         )

@@ -121,7 +121,7 @@ def create_snapshot(place: Path, source: Remote, *, files: Mapping[str, bytes]) 
 
     `files` are written next to it, by name, before others see it.
     An interrupted call leaves only a hidden directory, which a later one removes.
-    Raises `RepositoryError` (`source_failed`, `not_a_repository` and others of `find_repository`).
+    Raises `RepositoryError` (`source_failed`, `base_tree`, `not_a_repository` and others of `find_repository`).
     """
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     for left in (*place.parent.glob(".new-*"), *place.parent.glob(".gone-*")):
@@ -133,7 +133,8 @@ def create_snapshot(place: Path, source: Remote, *, files: Mapping[str, bytes]) 
         git_dir = fresh / "depot.git"
         fresh.mkdir()
         private_git(git_dir)("init", "--quiet", "--bare", "--template=")
-        RepositorySnapshot(fresh).fetch(source)
+        first = RepositorySnapshot(fresh)
+        first.entries(first.tree_of(first.fetch(source)))  # refuses a tree that could never be indexed
         for name, content in files.items():
             (fresh / name).write_bytes(content)
         try:
