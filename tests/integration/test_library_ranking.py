@@ -49,7 +49,6 @@ def test_the_right_file_is_among_the_first_five(library: Library) -> None:
         found = [hit.path for hit in hits]
         places[question] = found.index(path) + 1 if path in found else None
     recall = sum(place is not None for place in places.values()) / len(places)
-    print({question: place for question, place in places.items() if place != 1})
     assert recall >= 0.8, places
 
 

@@ -153,12 +153,7 @@ class Library:
         repository that is not in the index completely is indexed first, for at most `seconds`.
         Raises `UsageError` (`library_language`).
         """
-        if language is not None and language not in (*languages(), _contents.TEXT):
-            raise UsageError(
-                f"there is no language {language!r}",
-                code="library_language",
-                hint=f"known: {', '.join((*sorted(languages()), _contents.TEXT))}",
-            )
+        _check_language(language)
         request = MapRequest.parse(words)
         matches: list[RepositoryMatches] = []
         problems: list[LibraryProblem] = []
@@ -173,9 +168,15 @@ class Library:
         for match, path in merge_matches(matches, weights):
             if language is not None and (language_of(path) or _contents.TEXT) != language:
                 continue
-            if match.name not in readers:
-                readers[match.name] = _HitReader(match.name, self._find(match.name))
-            hit = readers[match.name].read(path, licences, weights)
+            if match.name in (problem.name for problem in problems):
+                continue
+            try:
+                if match.name not in readers:
+                    readers[match.name] = _HitReader(match.name, self._find(match.name))
+                hit = readers[match.name].read(path, licences, weights)
+            except ChargehandError as error:  # it was removed or updated meanwhile
+                problems.append(LibraryProblem(name=match.name, code=error.code, message=error.message))
+                continue
             if hit is not None:
                 hits.append(hit)
             if len(hits) == most:
@@ -305,3 +306,11 @@ def _name_of(url: str) -> str:
     """Return the last part of an address in lower case."""
     parts = re.split(r"[/:]", url.rstrip("/").removesuffix("/.git").rstrip("/"))
     return parts[-1].removesuffix(".git").lower()
+
+
+def _check_language(language: str | None) -> None:
+    known = (*sorted(languages()), _contents.TEXT)
+    if language is not None and language not in known:
+        raise UsageError(
+            f"there is no language {language[:80]!r}", code="library_language", hint=f"known: {', '.join(known)}"
+        )
