@@ -20,6 +20,10 @@ from chargehand.app.knowledge import (
     LearnedVersion,
     LessonEntry,
     LessonList,
+    LibraryDocument,
+    LibraryRemovedDocument,
+    LibrarySearchDocument,
+    LibraryUpdateDocument,
     NetworkExport,
     NetworkList,
     NetworkView,
@@ -41,6 +45,7 @@ from chargehand.identity.documents import (
     UserListDocument,
     UserRemovedDocument,
 )
+from chargehand.knowledge.records import LibraryUpdate
 from chargehand.reports.documents import (
     CheckpointsDocument,
     EventDocument,
@@ -90,6 +95,11 @@ DOCUMENTS: Mapping[type[msgspec.Struct], str] = {
     ModelStatisticsDocument: "`model stats`",
     AlertsDocument: "`alerts`, `alerts list`",
     TrialDocument: "`alerts test`",
+    LibraryUpdate: "`library add`",
+    LibraryUpdateDocument: "`library update`",
+    LibraryDocument: "`library list`",
+    LibrarySearchDocument: "`library search`",
+    LibraryRemovedDocument: "`library remove`",
     NetworkVersion: "`knowledge import`",
     NetworkList: "`knowledge list`",
     NetworkView: "`knowledge show`",

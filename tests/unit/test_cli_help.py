@@ -100,6 +100,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "forge": "login logout list test watch",
         "knowledge": "import list show query update export remove",
         "memory": "list show add share forget",
+        "library": "add update list search remove",
         "branch": "clean",
         "alerts": "list test",
         "user": "add list role password disable enable remove log",

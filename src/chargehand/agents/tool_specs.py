@@ -205,9 +205,16 @@ SPECS = (
         "targets",
         targets=_texts("Paths of files, or symbols."),
     ),
+    _spec(
+        "search_library",
+        "Find code in other repositories that the person collected, with the licence of each file. Mind it.",
+        "words",
+        words=_text("Names or words, such as `parse chunked body`."),
+    ),
 )
-# The queries of the repository map: they read as `search` does, so a role that has `search` has them too.
-MAP_TOOLS = frozenset({"search_code", "who_calls", "impact_of", "tests_for"})
+LIBRARY_TOOL = "search_library"
+# The queries of the map and the library: they read as `search` does, so a role that has `search` has them too.
+MAP_TOOLS = frozenset({"search_code", "who_calls", "impact_of", "tests_for", LIBRARY_TOOL})
 # The tools whose calls may change the workspace. A snippet runs in another sandbox, so it is not included.
 MUTATING = frozenset({"bash", "edit", "apply_patch"})
 # The tools that the agent's loop carries out itself.

@@ -14,6 +14,7 @@ from chargehand.agents.patches import parse_patch
 from chargehand.agents.prompts import shorten
 from chargehand.agents.roles import Role
 from chargehand.agents.tool_specs import (
+    LIBRARY_TOOL,
     LOOP_ONLY,
     MAP_TOOLS,
     SNIPPET,
@@ -72,7 +73,7 @@ class Toolbox:
     is the directory inside the sandbox for long outputs. `seconds` is the time limit of every file tool, and of a
     command whose call gives no limit. Tools that `may_use` refuses by name are not offered, nor is `snippet`
     without `snippets`, nor arguments for other tasks unless `in_plan`, nor the queries of the repository map
-    without `ask_map`, which answers them.
+    without `ask_map`, which answers them, nor that of the library unless `has_library`.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Toolbox:
         may_use: Callable[[str], bool] = bool,
         in_plan: bool = False,
         ask_map: AskMap | None = None,
+        has_library: bool = False,
     ) -> None:
         self._sandbox = sandbox
         self._files = SandboxFiles(sandbox, seconds=seconds)
@@ -103,6 +105,7 @@ class Toolbox:
             if may_use(spec.name)
             and (snippets is not None or spec.name != SNIPPET)
             and (ask_map is not None or spec.name not in MAP_TOOLS)
+            and (has_library or spec.name != LIBRARY_TOOL)
         )
 
     async def shorten(self, text: str) -> tuple[str, str | None]:

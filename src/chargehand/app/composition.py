@@ -234,7 +234,7 @@ class App(StateReader):
                     choice=choice,
                     is_trusted=self._command_trust(found, resolved, head=revision is None),
                     open_snippets=snippets,
-                    open_map=map_opener(found.depot, resolved.config.knowledge),
+                    open_map=map_opener(found.depot, resolved.config.knowledge, self.home),
                 )
                 missions = Missions(services, controls=self.controls)
                 # Before anything new: a process may have died between swapping a branch and recording it.

@@ -1,4 +1,4 @@
-"""Use cases of knowledge: belief networks, lessons from earlier missions, the repository map.
+"""Use cases of knowledge: belief networks, lessons of missions, the repository map, the reference library.
 
 A shipped network has the number 0. A stored version of the same name takes precedence. A lesson is visible to its
 author, and to all users of its project once it is shared.
@@ -6,11 +6,12 @@ author, and to all users of its project once it is shared.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -37,21 +38,35 @@ from chargehand.decisions.belief_networks import (
 from chargehand.identity.accounts import Caller
 from chargehand.knowledge.lessons import (
     Lesson,
-    LessonContent,
     find_contradictions,
     read_lessons,
     render_lesson,
     write_note,
 )
-from chargehand.knowledge.lessons_effect import LessonEffect, LessonStatus, measure_effect
-from chargehand.knowledge.records import CodeHit, MapSummary
-from chargehand.reports.reading import StateReader
+from chargehand.knowledge.lessons_effect import ForgottenLesson as ForgottenLesson
+from chargehand.knowledge.lessons_effect import LessonEffect, measure_effect
+from chargehand.knowledge.lessons_effect import LessonEntry as LessonEntry
+from chargehand.knowledge.lessons_effect import LessonList as LessonList
+from chargehand.knowledge.records import (
+    CodeHit,
+    CuratedRepository,
+    LibraryEntry,
+    LibraryHit,
+    LibraryProblem,
+    LibraryUpdate,
+    MapSummary,
+)
+from chargehand.reports.reading import StateReader, state_home
 from chargehand.store.accounts import Actor
 from chargehand.store.lessons import LessonRow
 from chargehand.store.networks import NetworkVersion
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
+    from chargehand.knowledge.library import Library
+
+LibraryProgress = Callable[[str, int, int], None]
+"""Gets the name of a repository, the number of parsed files, and that of all to parse."""
 
 # The server accepts bodies of 1 MiB, in which quotes are escaped.
 LARGEST_FILE = 1_000_000
@@ -336,40 +351,6 @@ def query_map(reader: StateReader, question: MapQuestion) -> MapDocument:
     return MapDocument(commit=base.commit, summary=summary, text=text, hits=hits)
 
 
-class LessonEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A lesson with its text for agents, its effect on missions, and the lessons that it contradicts.
-
-    `harm` is the probability that missions do worse with it than without it. Missions get no lesson that is
-    `demoted` or `contradicted`.
-    """
-
-    lesson: str
-    project: str
-    author: str
-    shared: bool
-    created: str
-    mission: str
-    status: LessonStatus | Literal["contradicted"]
-    contradicts: tuple[str, ...]
-    content: LessonContent
-    text: str
-    effect: LessonEffect
-    harm: float
-
-
-class LessonList(msgspec.Struct, frozen=True, kw_only=True):
-    """The lessons that a user may see, oldest first."""
-
-    lessons: tuple[LessonEntry, ...]
-
-
-class ForgottenLesson(msgspec.Struct, frozen=True, kw_only=True):
-    """An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks."""
-
-    lesson: str
-    missions: tuple[str, ...]
-
-
 def list_lessons(reader: StateReader, *, project: str | None, by: Caller) -> LessonList:
     """Return the lessons of a project, or of all, that the caller may see."""
     lessons = read_lessons(reader.store.lessons.list(_author(reader, by), project=project))
@@ -466,3 +447,89 @@ def _lesson_entry(lesson: Lesson, effect: LessonEffect, contradicts: tuple[str, 
 def _author(reader: StateReader, by: Caller) -> str:
     """Return the caller as missions name their user."""
     return reader.user if by.user == reader.identity() else f"account:{by.user}"
+
+
+class LibraryDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`library list`: the repositories of the library; with `--curated` those that can be added by name."""
+
+    repositories: tuple[LibraryEntry, ...]
+    curated: tuple[CuratedRepository, ...] = ()
+
+
+class LibraryUpdateDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`library update`: the updated repositories, and those that could not be updated and are as before."""
+
+    updated: tuple[LibraryUpdate, ...]
+    problems: tuple[LibraryProblem, ...]
+
+
+class LibraryRemovedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`library remove`: the name, and the bytes that were freed."""
+
+    name: str
+    size: int
+
+
+class LibrarySearchDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`library search`: files, the most relevant first, and repositories that could not be searched."""
+
+    hits: tuple[LibraryHit, ...]
+    problems: tuple[LibraryProblem, ...]
+
+
+def add_to_library(source: str, *, name: str | None, progress: LibraryProgress) -> LibraryUpdate:
+    """Fetch and index a repository; see `Library.add`. Raises `NotInstalledError` too."""
+    return _library().add(source, name=name, progress=progress)
+
+
+def update_library(names: Sequence[str], *, progress: LibraryProgress) -> LibraryUpdateDocument:
+    """Update repositories, by default all; one that fails does not stop the others.
+
+    Raises `NotFoundError` (`library_not_found`) before any is updated.
+    """
+    library = _library()
+    known = library.names()
+    for name in names:
+        library.check_known(name)
+    updated, problems = [], []
+    for name in dict.fromkeys(names) or known:
+        try:
+            updated.append(library.update(name, progress=progress))
+        except ChargehandError as error:
+            problems.append(LibraryProblem(name=name, code=error.code, message=error.message))
+    return LibraryUpdateDocument(updated=tuple(updated), problems=tuple(problems))
+
+
+def list_library(*, curated: bool = False) -> LibraryDocument:
+    """Return the repositories of the library, or those of the curated list."""
+    library = _library()
+    from chargehand.knowledge.library import curated_repositories
+
+    if curated:
+        return LibraryDocument(repositories=(), curated=curated_repositories())
+    return LibraryDocument(repositories=tuple(library.list()))
+
+
+def search_library(
+    words: str,
+    *,
+    language: str | None = None,
+    licences: Sequence[str] = (),
+    most: int = 10,
+    progress: LibraryProgress | None = None,
+) -> LibrarySearchDocument:
+    """Search all repositories; see `Library.search`."""
+    hits, problems = _library().search(words, language=language, licences=licences, most=most, progress=progress)
+    return LibrarySearchDocument(hits=hits, problems=problems)
+
+
+def remove_from_library(name: str) -> LibraryRemovedDocument:
+    """Remove a repository. Raises `NotFoundError` (`library_not_found`)."""
+    return LibraryRemovedDocument(name=name, size=_library().remove(name))
+
+
+def _library() -> Library:
+    require_extra("knowledge")
+    from chargehand.knowledge.library import Library
+
+    return Library(state_home(os.environ) / "library")

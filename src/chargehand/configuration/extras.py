@@ -46,7 +46,7 @@ EXTRAS = (
     ),
     Extra(
         name="knowledge",
-        gives="the repository map (chargehand map)",
+        gives="the repository map and the reference library (chargehand map, chargehand library)",
         modules=(
             *("tree_sitter_c", "tree_sitter_c_sharp", "tree_sitter_cpp", "tree_sitter_go", "tree_sitter_java"),
             *("tree_sitter_javascript", "tree_sitter_php", "tree_sitter_python", "tree_sitter_ruby"),

@@ -377,17 +377,14 @@ class KnowledgeConfig(Struct, frozen=True, kw_only=True):
 
     map: Annotated[
         bool,
-        KeySpec(
-            "whether native agents get the repository map and its tools; needs the optional part knowledge",
-            meet="repo",
-        ),
+        KeySpec("whether native agents get the repository map; needs the optional part knowledge", meet="repo"),
+    ] = True
+    library: Annotated[
+        bool, KeySpec("whether native agents with the map can search the reference library", meet="repo")
     ] = True
     lessons: Annotated[
         Literal["off", "on", "experiment"],
-        KeySpec(
-            "lessons from earlier missions: experiment (withheld from some missions to measure their effect), on "
-            "(always shown) or off (none is recorded or shown)"
-        ),
+        KeySpec("lessons of earlier missions: not kept, always shown, or withheld from some to measure them"),
     ] = "experiment"
 
 

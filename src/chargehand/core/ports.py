@@ -101,6 +101,11 @@ class ArtifactSink(Protocol):
 class CodeMap(Protocol):
     """The repository map of a project, for agents. Methods may block for seconds; call them in a thread."""
 
+    @property
+    def has_library(self) -> bool:
+        """Whether `search_library` can be answered: the person collected repositories."""
+        ...
+
     def render(self, tree: str, request: str, /) -> str:
         """Return the files of a tree that a request is likely about, as text; "" if there is no map in time."""
         ...
@@ -108,6 +113,7 @@ class CodeMap(Protocol):
     def answer(self, tree: str, question: str, words: Sequence[str], /) -> str:
         """Return the answer to `search_code`, `who_calls`, `impact_of` or `tests_for` about a tree, as text.
 
+        `search_library` is about the collected repositories, whatever the tree.
         Raises `NotFoundError` (`symbol_not_found`), and `InfrastructureError` if the map cannot be made.
         """
         ...

@@ -140,6 +140,28 @@ class CodeGraph:
         )
         return dict(rows.fetchall())
 
+    def count_contents(self) -> int:
+        """Return the number of contents in the full-text index."""
+        (count,) = self._run("SELECT count(*) FROM words_docsize").fetchone()
+        return int(count)
+
+    def match_word(self, word: str) -> tuple[int, dict[int, float]]:
+        """Return how many contents have a word, and the saturated frequency in each file of the tree (0 to 2.2).
+
+        It is the factor of BM25 that the rarity of the word is multiplied by, so that indexes can be compared.
+        """
+        count = self._run("SELECT count(*) FROM words WHERE words MATCH ?", (f'"{word}"',)).fetchone()[0]
+        if not count:
+            return 0, {}
+        # The rarity by which SQLite multiplies: https://www.sqlite.org/fts5.html#the_bm25_function
+        rarity = max(1e-6, math.log((self.count_contents() - count + 0.5) / (count + 0.5)))
+        rows = self._run(
+            "SELECT file.id, -bm25(words, 4.0, 1.0) / ? FROM words "
+            "CROSS JOIN file ON file.slot = ? AND file.blob = words.rowid WHERE words MATCH ?",
+            (rarity, self.slot, f'"{word}"'),
+        )
+        return count, dict(rows.fetchall())
+
     def match_paths(self, words: Sequence[str], *, most: int) -> dict[int, float]:
         """Return the files whose paths match words best, with their BM25 scores."""
         if not words:

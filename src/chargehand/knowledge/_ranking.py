@@ -58,11 +58,12 @@ def rank_files(graph: CodeGraph, request: MapRequest) -> list[tuple[int, float]]
     spread = spread_rank(graph, seeds)
     likely = sorted(spread, key=lambda file: -spread[file])[:_MOST_RANKED]
     paths = {file: graph.path_of(file) for file in likely}
-    scores = {file: spread[file] * _share_of(paths[file]) for file in likely}
+    scores = {file: spread[file] * file_share(paths[file]) for file in likely}
     return sorted(scores.items(), key=lambda item: (-item[1], paths[item[0]]))
 
 
-def _share_of(path: str) -> float:
+def file_share(path: str) -> float:
+    """Return the factor of a file's score by its kind: code, text or tests."""
     if language_of(path) is None:
         return _TEXT_FILE_SHARE
     return _TEST_SHARE if is_test_file(path) else 1.0

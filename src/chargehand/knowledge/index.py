@@ -10,7 +10,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -93,11 +93,20 @@ class _Edits(Struct, frozen=True):
 class CodeIndex:
     """The index of one project, in `root` next to its depot. Safe to use from several threads and processes.
 
-    Raises `MapError` if the index cannot be read or written.
+    `progress` gets the numbers of parsed files and of all to parse, now and then. Raises `MapError` if the index
+    cannot be read or written.
     """
 
-    def __init__(self, root: Path, source: TreeSource, *, seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        root: Path,
+        source: TreeSource,
+        *,
+        seconds: float = 5.0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.source = source
+        self._progress = progress
         self._name = parser_version()
         self._root = root
         self.directory = root / MAPS / self._name
@@ -229,6 +238,7 @@ class CodeIndex:
         while len(self._parsers) < processes:
             self._parsers.append(ParserProcess(seconds=self._seconds))
         batches = [missing[start : start + _BATCH] for start in range(0, len(missing), _BATCH)]
+        written = 0
         with ThreadPoolExecutor(max(1, processes)) as pool:
             under_way = self._start_batch(pool, batches[0], deadline) if batches else []
             for following in [*batches[1:], []]:
@@ -239,6 +249,9 @@ class CodeIndex:
                 with transaction(self.connection):
                     for file, parsed in done:
                         add_blob(self.connection, bytes.fromhex(file.oid), file.kind, parsed)
+                written += len(done)
+                if self._progress is not None:
+                    self._progress(written, len(missing))
                 if cut:
                     return None
         for parser in self._parsers[1:]:  # one stays, for the few files that the next tree changes

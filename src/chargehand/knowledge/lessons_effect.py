@@ -13,6 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from chargehand.knowledge.lessons import LessonContent
 from chargehand.store.lessons import LessonUse
 
 LessonsMode = Literal["off", "on", "experiment"]
@@ -120,3 +121,37 @@ def _sum_arm(uses: Iterable[LessonUse]) -> ArmOutcomes:
         priced=len(costs),
         cost_usd=math.fsum(costs),
     )
+
+
+class LessonEntry(Struct, frozen=True, kw_only=True):
+    """A lesson with its text for agents, its effect on missions, and the lessons that it contradicts.
+
+    `harm` is the probability that missions do worse with it than without it. Missions get no lesson that is
+    `demoted` or `contradicted`.
+    """
+
+    lesson: str
+    project: str
+    author: str
+    shared: bool
+    created: str
+    mission: str
+    status: LessonStatus | Literal["contradicted"]
+    contradicts: tuple[str, ...]
+    content: LessonContent
+    text: str
+    effect: LessonEffect
+    harm: float
+
+
+class LessonList(Struct, frozen=True, kw_only=True):
+    """The lessons that a user may see, oldest first."""
+
+    lessons: tuple[LessonEntry, ...]
+
+
+class ForgottenLesson(Struct, frozen=True, kw_only=True):
+    """An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks."""
+
+    lesson: str
+    missions: tuple[str, ...]

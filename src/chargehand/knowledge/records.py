@@ -85,6 +85,66 @@ class MapSummary(Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedFile, ...] = ()
 
 
+class LibraryEntry(Struct, frozen=True, kw_only=True):
+    """A repository of the reference library; `licence` is that of its top directory, `size` in bytes on disk.
+
+    `files` is `None` until all of the commit is in the index.
+    """
+
+    name: str
+    url: str
+    commit: str
+    licence: str
+    size: int
+    files: int | None
+
+
+class LibraryUpdate(Struct, frozen=True, kw_only=True):
+    """A repository that was added or updated; `parsed` files were new to its index, in `seconds`.
+
+    `previous` is the commit before, "" for a new repository.
+    """
+
+    entry: LibraryEntry
+    previous: str
+    parsed: int
+    seconds: float
+
+
+class LibraryHit(Struct, frozen=True, kw_only=True):
+    """A file that a search found, with the lines `line` to `end_line` around the best place as `excerpt`.
+
+    `licence` is an SPDX expression, or `unknown`. `language` is `text` for files without a grammar.
+    """
+
+    repository: str
+    commit: str
+    path: str
+    line: int
+    end_line: int
+    language: str
+    licence: str
+    excerpt: str
+
+
+class LibraryProblem(Struct, frozen=True, kw_only=True):
+    """A repository that could not be updated or searched, with the error's code and message."""
+
+    name: str
+    code: str
+    message: str
+
+
+class CuratedRepository(Struct, frozen=True, kw_only=True):
+    """A repository that is known by name; `licence` is the project's as of the list."""
+
+    name: str
+    url: str
+    language: str
+    licence: str
+    summary: str
+
+
 class MapError(InfrastructureError):
     """The repository map cannot be made or read."""
 

@@ -43,6 +43,10 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("bench check", "bench run", "bench resume"), _HERE),
     **dict.fromkeys(("bench list", "bench show", "bench compare", "bench export"), _HERE),
     "map": "it reads any commit of your checkout, and may index it for minutes",
+    **dict.fromkeys(
+        ("library add", "library update", "library list", "library search", "library remove"),
+        "the library is a directory of this machine, and filling it takes minutes",
+    ),
     **dict.fromkeys(("forge login", "forge logout", "forge list", "forge test", "forge watch"), _HERE),
     **dict.fromkeys(("forge hook add", "forge hook remove", "forge hook list"), _HERE),
     **dict.fromkeys(

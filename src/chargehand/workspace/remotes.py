@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -90,13 +91,7 @@ def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, 
             f"the repository has no remote {name!r}", code="remote_not_found", hint=nearest(name, known)
         )
     url = repository.git("remote", "get-url", *(("--push",) if push else ()), name).lines[0]
-    if found := _HELPER.match(url):
-        protocol = found[1].lower()
-    elif found := _SCHEME.match(url):
-        protocol = "ssh" if found[1].lower() in _SSH else found[1].lower()
-    else:  # `host:path` is ssh unless a slash comes before the colon
-        colon, slash = url.find(":"), url.find("/")
-        protocol = "ssh" if colon > 0 and (slash < 0 or colon < slash) else "file"
+    protocol = _protocol_of(url)
     allowed = PROTOCOLS & set(protocols)
     if protocol not in allowed:
         raise RepositoryError(
@@ -116,6 +111,46 @@ def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, 
             )
         url = str(path)
     return Remote(name=name, url=url, protocol=protocol)
+
+
+def _protocol_of(url: str) -> str:
+    if found := _HELPER.match(url):
+        return found[1].lower()
+    if found := _SCHEME.match(url):
+        return "ssh" if found[1].lower() in _SSH else found[1].lower()
+    # `host:path` is ssh unless a slash comes before the colon.
+    colon, slash = url.find(":"), url.find("/")
+    return "ssh" if colon > 0 and (slash < 0 or colon < slash) else "file"
+
+
+def parse_source(text: str) -> Remote:
+    """Return the repository that a person names by a path, or by an address of https, ssh or file.
+
+    Raises `RepositoryError`: `remote_protocol`, `remote_password` (the address would be stored with it).
+    """
+    protocol = _protocol_of(text)
+    if protocol not in ("file", "https", "ssh") or text.startswith("-") or not text.isprintable():
+        raise RepositoryError(
+            f"{text[:200]!r} is not an address of a repository",
+            code="remote_protocol",
+            hint="give a path, or an address such as https://HOST/OWNER/NAME.git",
+        )
+    if protocol == "file":
+        return Remote(name="source", url=str(Path(text.removeprefix("file://")).resolve()), protocol=protocol)
+    # Tokens of forges are often given as the name of the user.
+    if re.search(r"://[^/@]*:[^/@]*@" if protocol == "ssh" else r"://[^/@]*@", text):
+        raise RepositoryError(
+            "the address has a login, which would be stored",
+            code="remote_password",
+            hint="leave it out: git asks your credential helper",
+        )
+    return Remote(name="source", url=text, protocol=protocol)
+
+
+def snapshot_command(git: Git, remote: Remote, ref: str) -> HostCommand:
+    """Return the command that sets a ref of a repository of ours to HEAD of a remote, without its history."""
+    words = ("fetch", "--depth=1", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules")
+    return _command(git, remote, *words, "--", remote.url, f"+HEAD:{ref}")
 
 
 def fetch_command(depot: Depot, remote: Remote) -> HostCommand:

@@ -166,6 +166,7 @@ class _AttemptLoop:
             may_use=assignment.role.may_use,
             in_plan=assignment.in_plan,
             ask_map=None if context.code_map is None else self._ask_map,
+            has_library=context.code_map is not None and context.code_map.has_library,
         )
         self._mcp = McpTools(mcp, context, shorten=self._tools.shorten)
         self._entries: list[ConversationEntry] = []

@@ -57,6 +57,7 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "format": ("chargehand.cli.execution", "format_"),
         "action": ("chargehand.cli.actions", "action"),
         "map": ("chargehand.cli.execution", "map_"),
+        "library": ("chargehand.cli.execution", "library"),
     },
     "Maintain": {
         "gc": ("chargehand.cli.storage", "gc"),
