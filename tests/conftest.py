@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 # Under `nohup` too, the programs of tests receive SIGHUP as in a terminal.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# No test uses the keyring of the machine, nor the one in memory that tests of credentials define: commands that a
+# test starts would not find its secrets.
+os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
 pytest.register_assert_rewrite(
     "chargehand.testing.sandbox",
     "chargehand.testing.agents.conformance",

@@ -211,9 +211,9 @@ class TestConversations:
             assert any("mind the gap" in line.text for line in lines if line.speaker == "person")
 
     def test_a_mission_that_spent_its_budget_needs_a_larger_budget_to_continue(self, kit: NativeKit) -> None:
-        dear = replace(MENDS[0], usage=Usage(input=1000, output=8000))
+        dear = replace(MENDS[0], usage=Usage(input=1000, output=10_000))
         kit.model("scripted", scripted((dear, FINISH), (FINISH,), (FINISH,)), price=100.0)
-        kit.write("[limits]\nbudget_usd = 1.05")
+        kit.write("[limits]\nbudget_usd = 1.15")
         state = kit.native()
         assert state.status == "exhausted", state.reasons
         with kit.opened() as app:
