@@ -56,6 +56,7 @@ def address(route: Operation) -> str:
         "action": "x-0",
         "checkpoint": "0123",
         "network": "failure-cause",
+        "lesson": "l-1",
     }
     return API + re.sub(r"\{(\w+)\}", lambda found: names[found[1]], route.path)
 
