@@ -48,7 +48,7 @@ def parts(kit: ForgeKit, mission: str) -> list[ForgeRequest]:
 
 
 def test_each_task_is_a_request_on_the_one_before_it(tmp_path: Path) -> None:
-    kit = ForgeKit(tmp_path, REVISE)
+    kit = ForgeKit(tmp_path, REVISE, delete_branch="true")
     stack(kit)
     number = kit.issue()
     mission = take_plan(kit, number)
@@ -94,3 +94,4 @@ def test_each_task_is_a_request_on_the_one_before_it(tmp_path: Path) -> None:
     kit.step()
     assert kit.stories() == {}
     assert not kit.ada.issue(kit.name, number).is_open
+    assert [kit.ada.branch(kit.name, each.head) for each in (first, second, last)] == [None, None, None]

@@ -10,6 +10,7 @@ from forge_kit import ForgeKit
 
 from chargehand.app.forges import take_issue
 from chargehand.configuration.run_options import RunRequest
+from chargehand.core.ids import keyed_id
 from chargehand.forges.contract import CommitStatus
 from chargehand.testing.forges.case import run_git
 from mission_kit import FILES, GOLD
@@ -87,7 +88,7 @@ def test_conflicts_are_shown_and_worked_on(tmp_path: Path) -> None:
     tip = kit.push("main", ON_IT)
     kit.step()
     (shown,) = kit.comments(kit.request(first).number)
-    assert "conflicts with this request" in shown
+    assert "does not merge with this request" in shown
     assert "sums two numbers" in shown
     assert "return a + b" in shown
     kit.step()
@@ -216,21 +217,27 @@ def test_a_failed_round_is_said_and_can_be_started_again(tmp_path: Path) -> None
     assert _newest(kit) not in (first, second)
 
 
+def _take_plan(kit: ForgeKit, number: int) -> str:
+    """Take an issue with a plan of two tasks, and have it delivered."""
+    agent = {name: f'command:sh -c "{what}"' for name, what in (("fix", GOLD), ("note", "echo new > a.txt"))}
+    tasks = [{"id": name, "text": f"do {name}", "agent": each} for name, each in agent.items()]
+    tasks[1]["checks"] = ["cat *.txt"]
+    plan = {"tasks": [tasks[0], {**tasks[1], "after": ["fix"]}]}
+    (kit.place / "plan.json").write_text(json.dumps(plan))
+    with kit.app() as app:
+        request = RunRequest(yes=True, plan=str(kit.place / "plan.json"), agent="fixer", red_base="go")
+        first = take_issue(app, f"home:{kit.name}#{number}", request)
+    kit.work()
+    assert kit.state(first).status == "promoted", kit.state(first).reasons
+    return first
+
+
 def test_a_plan_is_one_request_with_rounds_and_updates_like_any(tmp_path: Path) -> None:
     kit = ForgeKit(
         tmp_path, "case \"$CHARGEHAND_REQUEST\" in *'Answer the review'*) echo '# revised' >> a.txt ;; esac"
     )
-    number = kit.issue()
-    agent = {name: f'command:sh -c "{what}"' for name, what in (("fix", GOLD), ("note", "echo new > a.txt"))}
-    tasks = [{"id": name, "text": f"do {name}", "agent": each} for name, each in agent.items()]
-    plan = {"tasks": [tasks[0], {**tasks[1], "after": ["fix"]}]}
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    with kit.app() as app:
-        request = RunRequest(yes=True, plan=str(tmp_path / "plan.json"), agent="fixer", red_base="go")
-        first = take_issue(app, f"home:{kit.name}#{number}", request)
-    kit.work()
+    first = _take_plan(kit, kit.issue())
     state = kit.state(first)
-    assert state.status == "promoted", state.reasons
     opened = kit.request(first)
     assert opened.head_commit == state.commit
     kit.step()
@@ -248,3 +255,36 @@ def test_a_plan_is_one_request_with_rounds_and_updates_like_any(tmp_path: Path) 
     kit.step()
     kit.work()
     assert _git(kit, "rev-parse", f"{kit.request(first).head_commit}^@").split() == [revised, tip]
+
+
+def test_a_result_of_a_plan_is_merged_with_the_checks_of_its_tasks(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path, "true")
+    first = _take_plan(kit, kit.issue())
+    kit.step()
+    kit.push("main", BESIDE)
+    kit.step()
+    second = _newest(kit)
+    assert second != first
+    kit.work()
+    state = kit.state(second)
+    assert state.status == "promoted", state.reasons
+    (last,) = [each for each in state.verdicts if each.tree == state.tree][-1:]
+    assert "cat *.txt" in {each.name for each in last.checks}
+
+
+def test_an_interrupted_update_is_made_by_the_next_visit(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path)
+    _, first = _open_request(kit)
+    tip = kit.push("main", BESIDE)
+    made = keyed_id("mission", f"update {tip} {first}")
+    with kit.app() as app:
+        # As if the watch had been killed before it recorded the mission.
+        depot = app.projects.mission_depot(app.mission_state(first))
+        commit = depot.read_ref(f"refs/chargehand/missions/{first}")
+        assert commit is not None
+        for which in ("base", "onto"):
+            depot.swap(f"refs/chargehand/forks/{made}-{which}", commit, None)
+    kit.step()
+    assert _newest(kit) == made
+    kit.work()
+    assert kit.state(made).status == "promoted"

@@ -412,89 +412,8 @@ def follow_up_mission(app: App, request: FollowUp, *, issue: IssueLink | None = 
     )
 
 
-class BranchUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The mission that merges a moved branch into a result, "" if it needs an agent that may not be asked.
-
-    `conflicts` is a text with their places, "" without.
-    """
-
-    mission: str
-    conflicts: str = ""
-
-
-def update_mission(
-    app: App,
-    name: str,
-    branch: str,
-    *,
-    made: str,
-    link: IssueLink,
-    works: bool,
-    conflict_text: Callable[[str], str],
-) -> BranchUpdate | None:
-    """Merge the present tip of a branch with a promoted mission's result, as a new mission `made` on that tip.
-
-    Without conflicts, the merged tree is judged and promoted without an agent. Otherwise the agent gets the text
-    of `conflict_text` for the conflicts, on the branch with the rest of its change; so does that of a plan, which
-    has no attempt that could be judged again, with "". Without `works` no agent may be asked. `None` if the result
-    contains the tip, or the tip all of its changes. Raises `RepositoryError`, `ConfigError`, `RefusedError`
-    (`unrelated`).
-    """
-    from chargehand.missions.fork import create_rejudged, rebase_result
-    from chargehand.missions.steering import last_whole_attempt
-    from chargehand.workspace.merge import conflict_report
-
-    state = app.mission_state(name)
-    before, onto = state.request, state.commit
-    assert before is not None
-    assert onto is not None
-    depot = app.projects.mission_depot(state)
-    tip = depot.resolve_base(branch)
-    if depot.contains(onto, tip.commit):
-        return None
-    rebase = rebase_result(depot, state, tip, made=made)
-    if rebase is None:
-        return None
-    link = msgspec.structs.replace(link, onto=onto, round=link.round + (1 if rebase.count else 0))
-    text = f"Merge {branch} into the change for {link.repository}#{link.number}"
-    if not rebase.count and last_whole_attempt(state):
-        request = msgspec.structs.replace(before, text=text, slug=branch_slug(text), issue=link)
-        if not _exists(app, made):
-            create_rejudged(app.store, depot, state.id, request, tip, rebase.checkpoint, made=made)
-        return BranchUpdate(mission=made)
-    conflicts = conflict_report(rebase.conflicts, ours=branch, theirs="the request") if rebase.count else ""
-    if works and not _exists(app, made):
-        request = msgspec.structs.replace(before, text=f"{text}\n\n{conflict_text(conflicts)}", issue=link)
-        _continue_merge(app, state, request, tip, rebase.tree, made=made)
-    return BranchUpdate(mission=made if works else "", conflicts=conflicts)
-
-
-def _continue_merge(
-    app: App, state: MissionState, request: MissionRequest, tip: Base, tree: str, *, made: str
-) -> None:
-    """Record a mission `made` whose agent continues a result on a tip, with a merge of both in its workspace."""
-    from chargehand.missions.fork import create_follow_up
-    from chargehand.missions.steering import last_whole_attempt
-
-    app.preparation.require_recorded_agent(state)
-    found = app.preparation.find(revision=tip.commit, mission=state)
-    resolved = app.preparation.configuration(found, options=RunRequest().configuration(), head=False)
-    after = last_whole_attempt(state)
-    continued = MissionContinued(
-        identity=app.identity(),
-        after=after,
-        attempts=after + allowed_attempts(resolved, request.agent),
-        seconds=resolved.config.limits.time,
-        base=tip,
-        tree=tree,
-    )
-    request = msgspec.structs.replace(
-        request, slug=branch_slug(request.text), attempts=continued.attempts, seconds=continued.seconds
-    )
-    create_follow_up(app.store, app.projects.mission_depot(state), state.id, request, continued, made=made)
-
-
-def _exists(app: App, mission: str) -> bool:
+def is_recorded(app: App, mission: str) -> bool:
+    """Return whether a mission of that id exists."""
     try:
         app.store.log.get(mission)
     except NotFoundError:
@@ -513,9 +432,7 @@ def _follow_up_promoted(
     issue: IssueLink | None,
     made: str,
 ) -> str:
-    from chargehand.missions.fork import create_follow_up
-    from chargehand.missions.reading import is_applied, merged_checks
-    from chargehand.missions.steering import last_whole_attempt
+    from chargehand.missions.reading import is_applied
 
     assert state.request is not None
     assert state.base is not None
@@ -523,6 +440,49 @@ def _follow_up_promoted(
     depot = app.projects.mission_depot(state)
     depot.keep_base(state.commit)  # the repository may have lost the commit, or never had it
     applied = state.base.branch if state.request.apply and is_applied(state) else None
+    base = Base(
+        commit=state.commit,
+        tree=depot.tree_of(state.commit),
+        revision=applied or exported_branch(state) or f"mission {state.id}",
+        branch=applied,
+    )
+    return record_follow_up(
+        app,
+        state,
+        text,
+        base,
+        attempts=attempts,
+        seconds=seconds,
+        budget=budget,
+        apply=applied is not None,
+        issue=issue,
+        made=made,
+    )
+
+
+def record_follow_up(
+    app: App,
+    state: MissionState,
+    text: str,
+    base: Base,
+    *,
+    tree: str = "",
+    attempts: int,
+    seconds: float,
+    budget: float | None = None,
+    apply: bool = False,
+    issue: IssueLink | None,
+    made: str,
+) -> str:
+    """Record a mission that continues a promoted one on a base, with `tree` in its workspace; return its id.
+
+    It has the checks of all merged tasks, and the id `made`, if given.
+    """
+    from chargehand.missions.fork import create_follow_up
+    from chargehand.missions.reading import merged_checks
+    from chargehand.missions.steering import last_whole_attempt
+
+    assert state.request is not None
     after = last_whole_attempt(state)
     continued = MissionContinued(
         identity=app.identity(),
@@ -530,21 +490,18 @@ def _follow_up_promoted(
         attempts=after + attempts,
         seconds=seconds,
         budget_usd=budget,
-        base=Base(
-            commit=state.commit,
-            tree=depot.tree_of(state.commit),
-            revision=applied or exported_branch(state) or f"mission {state.id}",
-            branch=applied,
-        ),
+        base=base,
+        tree=tree,
     )
     request = msgspec.structs.replace(
         state.request,
         text=text,
         slug=branch_slug(text),
         attempts=continued.attempts,
-        seconds=continued.seconds,
-        apply=applied is not None,
+        seconds=seconds,
+        apply=apply,
         issue=issue,
         extra_checks=tuple(dict.fromkeys((*state.request.extra_checks, *merged_checks(state)))),
     )
+    depot = app.projects.mission_depot(state)
     return create_follow_up(app.store, depot, state.id, request, continued, user=app.user, made=made)

@@ -212,7 +212,7 @@ def rebase_result(depot: Depot, state: MissionState, tip: Base, *, made: str) ->
         raise RefusedError(
             f"{tip.revision} was replaced: its history has nothing in common with the result {state.commit[:12]}",
             code="unrelated",
-            hint="discard the result, and run the request again",
+            hint="start a new mission from the branch as it is now",
         )
     common = Base(commit=fork, tree=depot.tree_of(fork), revision=fork)
     return rebase_onto(depot, common, tip, depot.tree_of(state.commit), mission=made, union=union_of(state))
@@ -247,9 +247,16 @@ def _created_from(source: Sequence[Payload], mission: str, request: MissionReque
 
 def _keep_commits(depot: Depot, made: str, base: Base, request: MissionRequest) -> None:
     """Keep the commits that the new mission needs: they must outlive the branch of the source mission."""
-    depot.swap(f"refs/chargehand/forks/{made}-base", base.commit, None)
+    _keep_ref(depot, f"refs/chargehand/forks/{made}-base", base.commit)
     if request.issue is not None and request.issue.onto:
-        depot.swap(f"refs/chargehand/forks/{made}-onto", request.issue.onto, None)
+        _keep_ref(depot, f"refs/chargehand/forks/{made}-onto", request.issue.onto)
+
+
+def _keep_ref(depot: Depot, ref: str, commit: str) -> None:
+    # The id of a mission may be known before it is made: an attempt to make it may have ended right after this.
+    before = depot.read_ref(ref)
+    if before != commit:
+        depot.swap(ref, commit, before)
 
 
 def _read_source(store: Store, mission: str) -> list[Payload]:
@@ -262,7 +269,7 @@ def _record_copy(
 ) -> None:
     commits = [payload.checkpoint.commit for payload in copied if isinstance(payload, CheckpointMade)]
     if commits:  # its checkpoints outlive those of the source mission
-        depot.swap(f"refs/chargehand/forks/{made}", commits[-1], None)
+        _keep_ref(depot, f"refs/chargehand/forks/{made}", commits[-1])
     # Released without a worker, like a mission that its worker released: any worker may resume it.
     store.log.append(made, created, *copied, MissionReleased(worker=""), durable=True)
 

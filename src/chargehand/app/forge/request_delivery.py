@@ -15,6 +15,7 @@ from chargehand.app.forge.clones import clone_path, push_branch
 from chargehand.app.forge.settings import apply_settings, read_template, request_text
 from chargehand.app.forge.stack import StackPart, lower_parts, opened_parts, order_lines, part_body, part_title
 from chargehand.app.forge.texts import mark, remark_reply, remarks_comment, request_body, request_title
+from chargehand.core.events import read_payload
 from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink
 from chargehand.forges.contract import CommitStatus, Forge, ForgeError, ForgeRepository, ForgeRequest, NewRequest
@@ -63,7 +64,8 @@ class RequestDelivery:
     ) -> str:
         """Open the requests of a stack below the last one; return the branch that the last one is made on."""
         base, state = link.target, self._journal.state
-        done = opened_parts(self._reader, state) if parts else {}
+        log = self._reader.store.log.read(state.id, types=(ForgeActed.type,)) if parts else ()
+        done = opened_parts(each for each in map(read_payload, log) if isinstance(each, ForgeActed))
         for part in parts:
             self._push(forge, repository, link, part.branch, part.commit)
             known = forge.find_requests(link.repository, part.branch)

@@ -5,7 +5,7 @@ The last task's request is that of the issue. It has the whole report and closes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -59,10 +59,9 @@ def lower_parts(reader: StateReader, state: MissionState, link: IssueLink, commi
     )
 
 
-def opened_parts(reader: StateReader, state: MissionState) -> dict[str, int]:
-    """Return the requests that are known to be open, by the keys of their parts, in their order."""
-    log = map(read_payload, reader.store.log.read(state.id, types=(ForgeActed.type,)))
-    return {each.key: each.number for each in log if isinstance(each, ForgeActed) and each.key.startswith("part/")}
+def opened_parts(acts: Iterable[ForgeActed]) -> dict[str, int]:
+    """Return the requests below the last one that acts opened, by the keys of their parts, in their order."""
+    return {each.key: each.number for each in acts if each.key.startswith("part/")}
 
 
 def order_lines(link: IssueLink, parts: Sequence[StackPart], own: int) -> Iterator[str]:

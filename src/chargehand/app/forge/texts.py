@@ -164,10 +164,13 @@ def mend_request(state: MissionState) -> str:
 
 
 def conflict_comment(target: str, tip: str, conflicts: str, *, ours: bool) -> str:
-    """Return the comment that shows the conflicts of a request with its target branch."""
-    does = "**Chargehand** resolves them now." if ours else "A person has to resolve them."
-    lines = [f"{code(target)} has moved to {tip[:12]}, and conflicts with this request. {does}", ""]
-    lines += block(_cut(conflicts, _LARGEST_PATCH)) if conflicts else []
+    """Return the comment that shows why a request cannot be merged with its target branch without more work."""
+    does = "**Chargehand** resolves that now." if ours else "A person has to resolve that."
+    lines = [
+        f"{code(target)} has moved to {tip[:12]}, and does not merge with this request by itself. {does}",
+        "",
+    ]
+    lines += block(_cut(conflicts, _LARGEST_PATCH))
     return "\n".join((*lines, "", mark("target", tip)))
 
 

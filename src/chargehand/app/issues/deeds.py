@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from chargehand.app.checkpoints import mission_difference
 from chargehand.app.composition import App
-from chargehand.app.forge.texts import conflict_request
+from chargehand.app.issues.updates import update_mission
 from chargehand.app.missions import (
     addressed_mission,
     answer_mission,
@@ -18,7 +17,7 @@ from chargehand.app.missions import (
     discard_mission,
     promote_mission,
 )
-from chargehand.app.requests import FollowUp, follow_up_mission, update_mission
+from chargehand.app.requests import FollowUp, follow_up_mission, is_recorded
 from chargehand.app.worker import ensure_worker
 from chargehand.core.errors import NotFoundError, RefusedError
 from chargehand.core.ids import keyed_id
@@ -89,9 +88,7 @@ class MissionDeeds:
         """Continue a promoted mission with a further round, once; return its id. Raises `ChargehandError`."""
         # With the remarks: a round that failed may be followed by one of the same number.
         made = keyed_id("mission", f"round {link.round} {mission} {' '.join(link.remarks)}")
-        try:
-            self._app.store.log.get(made)
-        except NotFoundError:
+        if not is_recorded(self._app, made):
             with self._acting(identity) as app:
                 follow_up_mission(app, FollowUp(mission=mission, text=text), issue=link, made=made)
         ensure_worker(self._app)
@@ -103,19 +100,12 @@ class MissionDeeds:
         return state.commit is not None and self._app.projects.mission_depot(state).contains(state.commit, commit)
 
     def update(self, mission: str, tip: str, link: IssueLink, *, works: bool) -> tuple[str, str] | None:
-        """Merge the target branch, now at `tip`, with a promoted result, once, as a new mission.
-
-        Returns the mission and a text with the conflicts; without `works` no agent may be asked, and the mission
-        is "" if that were necessary. `None` if there is nothing to merge. Raises `ChargehandError`.
-        """
+        """Merge the target branch, now at `tip`, with a promoted result, once: see `update_mission`."""
         made = keyed_id("mission", f"update {tip} {mission}")
-        text = partial(conflict_request, link.target)
         with self._acting(self._app.identity()) as app:
-            found = update_mission(
-                app, mission, link.target, made=made, link=link, works=works, conflict_text=text
-            )
+            found = update_mission(app, mission, link, made=made, works=works)
         ensure_worker(self._app)
-        return None if found is None else (found.mission, found.conflicts)
+        return found
 
     def mend(self, mission: str, text: str, *, identity: str) -> None:
         """Continue a mission that ended without a promotion. Raises `ChargehandError`."""

@@ -24,6 +24,7 @@ from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.request_delivery import STATUS, remark_prefix
 from chargehand.app.forge.request_target import NAME
 from chargehand.app.forge.settings import assign_account
+from chargehand.app.forge.stack import opened_parts
 from chargehand.app.forge.texts import (
     IssueCommand,
     Remark,
@@ -113,7 +114,7 @@ class _Visit:
 
         acts = [each for each in map(read_payload, log) if isinstance(each, ForgeActed)]
         self._acted = {each.key for each in acts}
-        self._parts = {each.key: each.number for each in acts if each.key.startswith("part/")}
+        self._parts = opened_parts(acts)
 
     # --- while the mission is not over
 
@@ -280,8 +281,8 @@ class _Visit:
                 forge.change_issue(link.repository, link.number, is_open=False)
             # The clone then shows whether the change survives on its branch.
             self._fetch_target()
-            if self._entry.config.delete_branch and request.head_commit == self._state.commit:
-                self._delete_branch()
+            if self._entry.config.delete_branch:
+                self._delete_branches(request)
         self.record(how, number=request.number, url=request.url, commit=commit)
         self._show(None, request.url, more=f"the request was {how}", over=True)
         self._tender.memos.remove(self._story)
@@ -291,13 +292,19 @@ class _Visit:
         repository = self._forge.repository(link.repository)
         update_clone(home, self._story.account, self._forge, repository, link.target)
 
-    def _delete_branch(self) -> None:
+    def _delete_branches(self, request: ForgeRequest) -> None:
+        """Delete the branches of merged requests, unless they have other commits than ours."""
         link, forge = self._link, self._forge
-        if forge.branch(link.repository, link.branch) == self._state.commit:
-            clone = clone_path(self._tender.reader.home, self._story.account, link.repository)
-            with contextlib.suppress(ForgeError):  # it has new commits since, or is protected: it stays
-                found = forge.repository(link.repository)
-                delete_branch(clone, forge, found, link.branch, commit=self._state.commit or "")
+        clone = clone_path(self._tender.reader.home, self._story.account, link.repository)
+        repository = forge.repository(link.repository)
+        lower = [forge.request(link.repository, number) for number in self._stack()]
+        merged = [each for each in lower if each.merged is not None]
+        if request.head_commit == self._state.commit:
+            merged.append(request)
+        for each in merged:
+            # It has new commits since, is protected, or is gone.
+            with contextlib.suppress(ForgeError):
+                delete_branch(clone, forge, repository, each.head, commit=each.head_commit)
 
     def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> None:
         link, forge = self._link, self._forge
@@ -308,7 +315,7 @@ class _Visit:
                 if "rounds" not in self._acted:
                     text = (
                         f"**Chargehand** has worked on {link.round} rounds of remarks and stops here;"
-                        f" a person has to go on.\n\n{mark('rounds', self._state.id)}"
+                        f" a person has to continue.\n\n{mark('rounds', self._state.id)}"
                     )
                     forge.add_comment(link.repository, request.number, text, is_request=True)
                     self.record("rounds", number=request.number)
@@ -351,17 +358,17 @@ class _Visit:
     def _update(self, request: ForgeRequest, tip: str) -> None:
         """Have the request merged with its target branch and judged again; conflicts are a round of work."""
         link, forge, deeds = self._link, self._forge, self._tender.deeds
-        made = conflicts = ""
+        made = problem = ""
         if not deeds.contains(self._state.id, tip):
             self._fetch_target()
             further = replace(link, request=request.number, remarks=(), stack=self._stack())
             works = link.round < self._entry.config.rounds
             try:
-                made, conflicts = deeds.update(self._state.id, tip, further, works=works) or ("", "")
+                made, problem = deeds.update(self._state.id, tip, further, works=works) or ("", "")
             except RefusedError as error:
-                conflicts = error.message
-        if conflicts:
-            text = conflict_comment(link.target, tip, conflicts, ours=bool(made))
+                problem = error.message
+        if problem:
+            text = conflict_comment(link.target, tip, problem, ours=bool(made))
             talk = forge.comments(link.repository, request.number, is_request=True)
             if self._find_ours(mark("target", tip), talk) is None:
                 forge.add_comment(link.repository, request.number, text, is_request=True)
