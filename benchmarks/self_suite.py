@@ -196,8 +196,9 @@ def render(summaries: dict[str, RunSummary], facts: dict[str, str]) -> str:
             f"{each.cheating} | {each.seconds / each.trials:.2f} | {each.overhead:.3f} |\n"
         )
     measured = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in facts.items() if key != "date")
-    cost = sum(each.cost_usd or 0.0 for each in summaries.values())
-    return f"{head}{table}\nScripted agents call no model: {cost:.2f} USD. Measured {facts['date']}: {measured}.\n"
+    costs = [each.cost_usd for each in summaries.values()]
+    cost = "unknown" if None in costs else f"{sum(each or 0.0 for each in costs):.2f} USD"
+    return f"{head}{table}\nScripted agents call no model: {cost}. Measured {facts['date']}: {measured}.\n"
 
 
 def main() -> int:

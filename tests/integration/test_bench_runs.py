@@ -1,4 +1,4 @@
-"""Runs of benchmarks: real missions, validated; killed and resumed; cheats counted; exports that others read."""
+"""Runs of benchmarks: real missions, validated; killed and resumed; cheats counted; exports written."""
 
 from __future__ import annotations
 
@@ -200,7 +200,9 @@ def test_a_run_killed_at_any_moment_ends_as_an_undisturbed_one(
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not DATA.exists(), reason="the data is not here")
+@pytest.mark.skipif(
+    not DATA.exists() and not os.environ.get("CI"), reason="the problems are not beside this checkout"
+)
 @pytest.mark.parametrize(("agent", "outcome"), [("cp .known solution.py", "solved"), ("true", "not_promoted")])
 def test_all_functions_through_missions(agent: str, outcome: str, cli: Cli) -> None:
     read = load_suite(DATA)
@@ -271,6 +273,60 @@ def test_costs_come_from_the_ledger_of_each_mission(tmp_path: Path) -> None:
     config.write_text(config.read_text() + '[engine]\nurl = "postgresql://localhost/none"\n')
     with pytest.raises(UsageError, match="benchmarks run on one machine"):
         check_suite(suite, environ)
+
+
+def test_an_arm_that_cannot_run_uses_up_no_name(cli: Cli, root: Path) -> None:
+    arguments = ("bench", "run", str(root), "--name", "typed")
+    assert cli.refused("not_found", 2, *arguments, "--agent", "nonsense", cwd=cli.place)
+    assert cli.refused("config_invalid", 2, *arguments, "--agent", shell("true"), "--budget", "abc", cwd=cli.place)
+    assert not (bench_root(cli.environ) / "typed").exists()
+
+
+def test_a_problem_without_a_validator_counts_in_no_rate(cli: Cli, tmp_path: Path) -> None:
+    make_suite(tmp_path, "one", "two")
+    for name in ("one", "two"):
+        (tmp_path / name / "problem.toml").write_text('request = "mend it"\n')
+    suite = load_suite(tmp_path)
+    run = start(cli, tmp_path, suite, MEND, "unjudged")
+    refused = start(cli, tmp_path, suite, "true", "unjudged-too")
+    for each in (run, refused):
+        results = finish(cli, each, suite)
+        assert [result.outcome for result in results] == ["unvalidated"] * 2
+        assert summarize(each.header, results).rate is None
+
+
+def test_ctrl_c_ends_a_validation(cli: Cli, tmp_path: Path) -> None:
+    make_suite(tmp_path, "slow")
+    (tmp_path / "slow/problem.toml").write_text(
+        'request = "mend it"\n[validator]\ncommand = "sleep 600"\nseconds = 600\n'
+    )
+    suite = load_suite(tmp_path)
+    start(cli, tmp_path, suite, MEND, "slow")
+    running = cli.start("bench", "resume", "slow", cwd=tmp_path)
+    scratch = bench_root(cli.environ) / "slow/t"
+    while not [*scratch.glob("*/home/validation-*")] and running.poll() is None:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert json.loads(said)["results"] == []  # it continues when the run is resumed
+
+
+def test_a_damaged_run_is_named_and_the_others_are_listed(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "person")
+    root = bench_root(cli.environ)
+    (root / "bad").mkdir(parents=True)
+    (root / "bad/run.json").write_text("{")
+    header = RunHeader(
+        id="fine", created="2026-01-01", suite="", name="", form="", digest="", arm=Arm(), samples=1, seed=0,
+        problems=(), invalid=(), version="", machine="",
+    )  # fmt: skip
+    create_run(root, header)
+    listed = cli.say("bench", "list", cwd=tmp_path).document
+    assert [each["id"] for each in listed["runs"]] == ["fine"]
+    assert "bad/run.json" in listed["problems"][0]
+    refused = cli.refused("usage", 2, "bench", "export", "fine", "--html", "/nowhere/x.html", cwd=tmp_path)
+    assert "exists" in refused["hint"]
 
 
 def test_a_label_that_is_no_file_name_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -81,9 +83,28 @@ def test_a_file_cut_off_anywhere_is_completed_by_missing_trials(run: RunDirector
 
 def test_a_trial_that_is_tried_again_counts_once(run: RunDirectory) -> None:
     (run.path / "results.jsonl").unlink(missing_ok=True)
-    run.append(result("a", 0, "error"))
+    run.append(replace(result("a", 0, "error"), cost_usd=9.0))
+    run.append(replace(result("a", 0), cost_usd=1.0))
+    # Its cost is that of both tries.
+    assert [(each.outcome, each.cost_usd) for each in run.results()] == [("solved", 10.0)]
+    run.append(replace(result("a", 0), cost_usd=None))
+    assert [each.cost_usd for each in run.results()] == [None]
+
+
+def test_a_result_is_written_as_a_whole_or_not_at_all(run: RunDirectory) -> None:
+    (run.path / "results.jsonl").unlink(missing_ok=True)
     run.append(result("a", 0))
-    assert [each.outcome for each in run.results()] == ["solved"]
+    size = (run.path / "results.jsonl").stat().st_size
+    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, before[1]))  # as a full disk does: a part is written
+        with pytest.raises(OSError, match="large"):
+            run.append(result("b", 0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    run.append(result("b", 1))
+    assert {each.key for each in run.results()} == {("a", 0), ("b", 1)}
 
 
 def test_damage_within_the_file_is_an_error(run: RunDirectory) -> None:
@@ -115,11 +136,14 @@ def test_runs_are_found_by_their_ids(tmp_path: Path) -> None:
     assert list_runs(tmp_path / "missing") == ()
     create_run(tmp_path, replace(HEADER, id="late", created="2026-02-01T00:00:00.000+00:00"))
     create_run(tmp_path, HEADER)
-    assert [each.header.id for each in list_runs(tmp_path)] == ["run", "late"]
+    assert {each.header.id for each in list_runs(tmp_path)} == {"run", "late"}
     assert find_run(tmp_path, "late").header.id == "late"
     with pytest.raises(NotFoundError) as caught:
         find_run(tmp_path, "other")
-    assert caught.value.hint == "known: run, late"
+    assert caught.value.hint == "known: late, run"
+    # A damaged run is in nobody's way.
+    (tmp_path / "late/run.json").write_text("{")
+    assert find_run(tmp_path, "run").header.id == "run"
     with pytest.raises(RefusedError) as refused:
         create_run(tmp_path, HEADER)
     assert refused.value.code == "bench_exists"
@@ -138,8 +162,8 @@ def test_seeds_of_trials_differ_and_do_not_depend_on_each_other() -> None:
 
 
 def test_scratch_state_that_denies_access_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "t/work/work").mkdir(parents=True)
-    (tmp_path / "t/work/work").chmod(0)
+    (tmp_path / "t/locked/inner").mkdir(parents=True)
+    (tmp_path / "t/locked/inner").chmod(0)
     remove_scratch(tmp_path / "t")
     remove_scratch(tmp_path / "t")
     assert not (tmp_path / "t").exists()

@@ -22,8 +22,10 @@ from chargehand.bench.statistics import (
     pareto_front,
     pass_at_k,
     sign_flip_exact,
+    sign_flip_sampled,
     wilson,
 )
+from chargehand.core.errors import UsageError
 
 
 def header(name: str, problems: int, samples: int = 1) -> RunHeader:
@@ -111,6 +113,33 @@ def test_with_one_sample_the_exact_test_is_mcnemars(lost: int, gained: int, equa
     assert sign_flip_exact(differences) == pytest.approx(mcnemar_exact(lost, gained))
 
 
+def test_random_flips_estimate_the_exact_test() -> None:
+    source = random.Random(7)
+    for _ in range(5):
+        differences = [source.randint(-9, 11) for _ in range(40)]
+        exact = sign_flip_exact(differences)
+        estimate = sign_flip_sampled(differences, seed=1)
+        assert estimate == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 20_000) + 1e-4)
+    assert sign_flip_sampled([1] * 200, seed=1) > 0
+
+
+def test_runs_with_many_different_numbers_of_samples_are_compared() -> None:
+    # The common multiple of 17 to 20 is 58,140, too large to count all flips.
+    def results(rate: float, seed: int) -> list[BenchResult]:
+        source = random.Random(seed)
+        return [
+            result(number, source.random() < rate, sample=sample)
+            for number in range(60)
+            for sample in range(17 + number % 4)
+        ]
+
+    runs = [(header(name, 60, 20), results(rate, 3)) for name, rate in (("a", 0.4), ("b", 0.6))]
+    (found,) = compare_runs(runs)
+    assert (found.exact, found.differs) == (False, True)
+    (same,) = compare_runs([runs[0], (header("c", 60, 20), results(0.4, 4))])
+    assert same.p > 0.05
+
+
 def test_holm_is_as_in_its_paper() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
     assert holm([0.9, 0.8]) == (1.0, 1.0)
@@ -191,13 +220,13 @@ def test_a_comparison_names_what_changed_and_corrects_for_all_pairs() -> None:
     assert (equal.difference, equal.p, equal.differs, equal.power) == (0.0, 1.0, False, None)
     assert one.lost[0] == "p0"
     assert other.difference == pytest.approx(-0.3)
-    with pytest.raises(ValueError, match="share no judged problem"):
+    with pytest.raises(UsageError, match="share no judged problem"):
         compare_runs([runs[0], (header("d", 40), [])])
 
 
 def test_runs_of_different_suites_are_not_compared() -> None:
     other = replace(header("b", 1), digest="other")
-    with pytest.raises(ValueError, match="different suites"):
+    with pytest.raises(UsageError, match="different suites"):
         compare_runs([(header("a", 1), [result(0, True)]), (other, [result(0, True)])])
 
 
@@ -216,14 +245,14 @@ def test_a_summary_counts_every_outcome_and_shows_unknown_costs() -> None:
         result(2, False, outcome="not_promoted", status="waiting", cheating=("check_surface",)),
         result(3, False, outcome="not_promoted", status="refused", validation=validation),
         result(4, False, outcome="unvalidated", validation=Validation(judgement="none")),
-        result(5, False, outcome="error", cost_usd=None),
+        result(5, False, outcome="error", cost_usd=9.0),
     ]
     found = summarize(header("a", 6), results)
     assert (found.judged, found.solved, found.false_green, found.not_promoted) == (4, 1, 1, 2)
     assert (found.passed_unpromoted, found.unvalidated, found.errors, found.cheating) == (1, 1, 1, 1)
-    assert (found.rate, found.cost_usd, found.cost_per_solved) == (0.25, 2.5, 2.5)
+    assert (found.rate, found.cost_usd, found.cost_per_solved) == (0.25, 11.5, 11.5)
     assert found.pass_at == {"1": 0.25}
-    unknown = summarize(header("a", 6), [*results, result(6, True, cost_usd=None)])
+    unknown = summarize(header("a", 6), [*results, result(6, True, outcome="error", cost_usd=None)])
     assert (unknown.cost_usd, unknown.cost_per_solved) == (None, None)
     assert find_front([found, unknown]) == {"a"}
     empty = summarize(header("a", 6), [])

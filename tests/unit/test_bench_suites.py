@@ -108,6 +108,58 @@ def test_an_invalid_directory_is_refused(tmp_path: Path, files: dict[str, str], 
         load_suite(write(tmp_path, files))
 
 
+HARBOR = {"instruction.md": "x", "tests/test.sh": "true", "environment/Dockerfile": "FROM debian\nWORKDIR /app\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({**HARBOR, "task.toml": 'environment = "docker"'}, "environment"),
+        ({**HARBOR, "task.toml": '[verifier]\ntimeout_sec = "long"'}, "timeout_sec"),
+        ({"problem.toml": 'request = "x"\nchecks = []\n', "project/f": "x"}, "checks = []"),
+        ({"lines.jsonl": json.dumps({**LINE, "prompt": "\ud800"})}, "surrogates"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(tmp_path: Path, files: dict[str, str], said: str) -> None:
+    write(tmp_path / "a", files)
+    path = tmp_path / "a/lines.jsonl" if "lines.jsonl" in files else tmp_path
+    with pytest.raises(UsageError) as caught:
+        load_suite(path)
+    assert caught.value.code == "suite_invalid"
+    assert said in caught.value.message
+
+
+def test_a_patch_that_is_no_text_is_refused(tmp_path: Path, clone: Path) -> None:
+    write(tmp_path / "s/a", {"problem.toml": f'request = "x"\nrepository = {json.dumps(str(clone))}\n'})
+    (tmp_path / "s/a/gold.patch").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="git apply"):
+        load_suite(tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("toml", "reason"), [('request = " "', "no request"), ('request = "x"\nseconds = -1', "-1")]
+)
+def test_a_problem_that_no_mission_could_begin_is_unsupported(tmp_path: Path, toml: str, reason: str) -> None:
+    write(tmp_path / "a", {"problem.toml": toml, "project/f": "x", "project/.git": "gitdir: elsewhere\n"})
+    problem = only(load_suite(tmp_path))
+    assert reason in problem.unsupported
+    assert list(problem.files) == ["f"]  # the link to another repository is none of them
+
+
+def test_names_of_tasks_stay_different(tmp_path: Path) -> None:
+    for name in ("Foo", "foo", "f o", "f-o", "日本"):
+        toml = 'request = "x"\nvalidator = { command = "true" }\n'
+        write(tmp_path / "s" / name, {"problem.toml": toml, "project/f": "x"})
+    assert write_harbor(load_suite(tmp_path / "s"), tmp_path / "out") == ()
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [
+        "f-o",
+        "f-o-2",
+        "foo",
+        "foo-2",
+        "problem",
+    ]
+
+
 def test_links_in_a_suite_are_refused(tmp_path: Path) -> None:
     write(tmp_path, {"a/problem.toml": 'request = "x"', "a/project/f": ""})
     (tmp_path / "a/project/link").symlink_to("/etc/passwd")
@@ -210,6 +262,11 @@ def test_a_harbor_task_becomes_a_repository(tmp_path: Path) -> None:
         ({"environment/Dockerfile": "FROM debian\nWORKDIR /app\nCOPY data /etc\n"}, "outside of '/app'"),
         ({"environment/Dockerfile": "FROM debian\nWORKDIR /app\nCOPY ../.. /app\n"}, "copies '../..'"),
         ({"environment/Dockerfile": "FROM debian\nWORKDIR /app\nCOPY --from=a b c\n"}, "has COPY --from"),
+        ({"environment/Dockerfile": DOCKERFILE + "WORKDIR src\n"}, "has WORKDIR src"),
+        ({"environment/Dockerfile": DOCKERFILE + "WORKDIR /other\n"}, "has WORKDIR /other"),
+        ({"environment/Dockerfile": "FROM debian\nARG D\nWORKDIR /$D\n"}, "has WORKDIR"),
+        ({"environment/Dockerfile": DOCKERFILE + "ADD data.tar.gz /app\n"}, "has ADD"),
+        ({"environment/Dockerfile": DOCKERFILE + "COPY it's /app\n"}, "quotation"),
         ({"environment/docker-compose.yaml": ""}, "docker compose"),
         ({"task.toml": "[[steps]]\nname = 'x'\n"}, "several steps"),
         ({"task.toml": "[environment]\ndocker_image = 'x'\n"}, "docker_image is set"),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Literal
 
@@ -16,6 +15,7 @@ from chargehand.bench.records import BenchResult, RunHeader
 from chargehand.bench.statistics import (
     Interval,
     comparison_power,
+    flips_can_be_counted,
     holm,
     mcnemar_exact,
     needed_problems,
@@ -23,8 +23,10 @@ from chargehand.bench.statistics import (
     pareto_front,
     pass_at_k,
     sign_flip_exact,
+    sign_flip_sampled,
     wilson,
 )
+from chargehand.core.errors import UsageError
 
 Metric = Literal["solved", "passed"]
 _POINTS = 0.05
@@ -70,8 +72,9 @@ class RunComparison(Struct, frozen=True, kw_only=True):
     """Two runs on the problems that both judged, each problem counted once.
 
     `difference` is the second rate minus the first, `interval` its 95 % interval by paired bootstrap of problems.
-    `p` is that of the exact sign-flip test, which is McNemar's if every problem has one sample; `adjusted` is
-    corrected for all comparisons made at once (Holm). `mcnemar` is null with more samples. `power` is that to
+    `p` is that of the sign-flip test, which is McNemar's if every problem has one sample; it is `exact`, or
+    estimated from random flips if their number is too large. `adjusted` is corrected for all comparisons made at
+    once (Holm). `mcnemar` is null with more samples. `power` is that to
     see a difference of 5 points with these problems, `needed` the problems for a power of 80 %, both at the
     observed discordance. `gained` and `lost` name problems.
     """
@@ -84,6 +87,7 @@ class RunComparison(Struct, frozen=True, kw_only=True):
     difference: float
     interval: Interval
     p: float
+    exact: bool
     adjusted: float
     mcnemar: float | None
     differs: bool
@@ -103,9 +107,10 @@ class RunDocument(Struct, frozen=True, kw_only=True):
 
 
 class RunListDocument(Struct, frozen=True, kw_only=True):
-    """`bench list`: all runs, oldest first."""
+    """`bench list`: all runs, oldest first, and why others cannot be read."""
 
     runs: tuple[RunSummary, ...]
+    problems: tuple[str, ...] = ()
 
 
 class ComparisonDocument(Struct, frozen=True, kw_only=True):
@@ -122,7 +127,7 @@ def summarize(header: RunHeader, results: Sequence[BenchResult]) -> RunSummary:
     judged = [each for each in results if _is_judged(each)]
     solved = outcomes.count("solved")
     per_problem = _by_problem(judged, "solved")
-    costs = [each.cost_usd for each in results if each.outcome != "error"]
+    costs = [each.cost_usd for each in results]
     cost = None if None in costs else math.fsum(each or 0.0 for each in costs)
     seconds = math.fsum(each.seconds for each in results)
     rate = solved / len(judged) if judged else None
@@ -166,12 +171,14 @@ def compare_runs(
 ) -> tuple[RunComparison, ...]:
     """Compare each pair of runs.
 
-    Raises `ValueError` if their suites differ, or if two of them share no judged problem.
+    Raises `UsageError` if their suites differ, or if two of them share no judged problem.
     """
     if len({header.digest for header, _ in runs}) > 1:
-        raise ValueError("the runs are of different suites, or of different versions of one")
-    bootstrap = partial(paired_bootstrap, seed=seed, resamples=resamples)
-    made = [_compare(first, second, metric, alpha, bootstrap) for first, second in combinations(runs, 2)]
+        raise UsageError(
+            "the runs are of different suites, or of different versions of one",
+            hint="compare runs of the same suite; chargehand bench list names the suite of each",
+        )
+    made = [_compare(first, second, metric, alpha, seed, resamples) for first, second in combinations(runs, 2)]
     adjusted = holm([each.p for each in made])
     return tuple(replace(each, adjusted=p, differs=p <= alpha) for each, p in zip(made, adjusted, strict=True))
 
@@ -188,12 +195,16 @@ def _compare(
     second: tuple[RunHeader, Sequence[BenchResult]],
     metric: Metric,
     alpha: float,
-    bootstrap: Callable[[Sequence[float]], Interval],
+    seed: int,
+    resamples: int,
 ) -> RunComparison:
     one, two = (_by_problem([each for each in run[1] if _is_judged(each)], metric) for run in (first, second))
     shared = sorted(one.keys() & two.keys())
     if not shared:
-        raise ValueError(f"the runs {first[0].id!r} and {second[0].id!r} share no judged problem")
+        raise UsageError(
+            f"the runs {first[0].id!r} and {second[0].id!r} share no judged problem",
+            hint=f"chargehand bench show {first[0].id} names the trials without a judgement",
+        )
     # Integers, for an exact test: each mean times a common multiple of all numbers of samples.
     scale = math.lcm(*(len(found[name]) for found in (one, two) for name in shared))
     sums = [
@@ -204,7 +215,10 @@ def _compare(
     lost = tuple(name for name, each in zip(shared, sums, strict=True) if each < 0)
     discordance = math.fsum(map(abs, differences)) / len(shared)
     can_tell = discordance >= _POINTS
-    p = sign_flip_exact(sums)
+    shared_factor = math.gcd(*sums) or 1
+    sums = [each // shared_factor for each in sums]
+    exact = flips_can_be_counted(sums)
+    p = sign_flip_exact(sums) if exact else sign_flip_sampled(sums, seed=seed)
     return RunComparison(
         first=first[0].id,
         second=second[0].id,
@@ -212,8 +226,9 @@ def _compare(
         problems=len(shared),
         rates=(_mean(one, shared), _mean(two, shared)),
         difference=math.fsum(differences) / len(shared),
-        interval=bootstrap(differences),
+        interval=paired_bootstrap(differences, seed=seed, resamples=resamples),
         p=p,
+        exact=exact,
         adjusted=p,
         mcnemar=mcnemar_exact(len(lost), len(gained)) if scale == 1 else None,
         differs=p <= alpha,
@@ -226,9 +241,7 @@ def _compare(
 
 
 def _is_judged(result: BenchResult) -> bool:
-    return result.outcome not in ("error", "unvalidated") and (
-        result.outcome == "not_promoted" or result.validation.judgement != "none"
-    )
+    return result.outcome not in ("error", "unvalidated")
 
 
 def _by_problem(results: Sequence[BenchResult], metric: Metric) -> dict[str, list[bool]]:

@@ -45,7 +45,8 @@ if timeout {seconds:g} sh -c {command}; then echo 1; else echo 0; fi > /logs/ver
 def inspect_log(header: RunHeader, results: Sequence[BenchResult], suite: BenchSuite) -> bytes:
     """Return the run as an evaluation log of Inspect (version 2, JSON); each trial is an epoch of its sample.
 
-    The score is `C` for a solved trial and `I` for others; trials that ended with an error have no score.
+    The score is `C` for a solved trial and `I` for others; trials that ended with an error, or without a
+    validator, have no score.
     """
     summary = summarize(header, results)
     requests = {each.id: each.request for each in suite.problems}
@@ -97,6 +98,8 @@ def _inspect_sample(result: BenchResult, request: str) -> dict[str, Any]:
         "total_time": result.seconds,
         "completed_at": result.finished,
     }
+    if result.outcome == "unvalidated":
+        return sample
     if result.outcome == "error":
         return sample | {"error": {"message": result.message, "traceback": "", "traceback_ansi": ""}}
     value = "C" if result.outcome == "solved" else "I"
@@ -110,14 +113,18 @@ def write_harbor(suite: BenchSuite, place: Path) -> tuple[tuple[str, str], ...]:
     """
     if place.exists() and any(place.iterdir()):
         raise UsageError(f"{str(place)!r} is not empty", hint="name a new directory")
-    left_out = []
+    left_out, used = [], set[str]()
     for problem in suite.problems:
         try:
             require_exportable(problem)
         except UsageError as error:
             left_out.append((problem.id, error.message))
             continue
-        _write_task(problem, place / re.sub(r"[^A-Za-z0-9._-]+", "-", problem.id).strip("-.").lower())
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", problem.id).strip("-.").lower() or "problem"
+        names = (plain, *(f"{plain}-{number}" for number in range(2, len(suite.problems) + 2)))
+        name = next(each for each in names if each not in used)
+        used.add(name)
+        _write_task(problem, place / name)
     return tuple(left_out)
 
 

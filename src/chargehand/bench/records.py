@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 Files = Mapping[str, tuple[bytes, bool] | None]
 """Files by path as (content, executable), `None` for a file that is removed."""
 
+Form = Literal["directory", "humaneval", "swebench", "harbor"]
+FORMS: tuple[str, ...] = get_args(Form)
+
 Outcome = Literal["solved", "false_green", "not_promoted", "unvalidated", "error"]
 """`solved`: promoted and accepted by the validator. `false_green`: promoted and rejected by it. `not_promoted`:
-the mission promoted nothing, whatever the validator says. `unvalidated`: promoted, and the problem has no
-validator. `error`: neither the agent's fault nor its merit; a resumed run tries it again."""
+the mission promoted nothing, whatever the validator says. `unvalidated`: the problem has no validator.
+`error`: neither the agent's fault nor its merit; a resumed run tries it again."""
 
 Judgement = Literal["passed", "failed", "timed_out", "limit", "none"]
 """A validator's judgement; `limit` means that the solution or the validator reached a limit of its sandbox, `none`

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.bench.records import BenchResult, RunHeader
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError, NotFoundError, RefusedError, StoreError, UsageError
+from chargehand.workspace.errors import disk_errors
 from chargehand.workspace.space import remove_tree
 
 _HEADER, _RESULTS, _LOCK, _SCRATCH = "run.json", "results.jsonl", "lock", "t"
@@ -43,22 +45,37 @@ class RunDirectory:
     def results(self) -> tuple[BenchResult, ...]:
         """Return the last result of each trial, in the order of problems and samples.
 
-        An incomplete last line is left out. Raises `StoreError` (`bench_damaged`) for any other unreadable line.
+        Its cost includes that of earlier tries, which ended with an error. An incomplete last line is left out.
+        Raises `StoreError` (`bench_damaged`) for any other unreadable line.
         """
         found: dict[tuple[str, int], BenchResult] = {}
         file = self.path / _RESULTS
         with contextlib.suppress(FileNotFoundError):
             for line in file.read_bytes().split(b"\n")[:-1]:
                 result = _decode(file, line, BenchResult)
+                if (earlier := found.get(result.key)) is not None:
+                    spent, more = earlier.cost_usd, result.cost_usd
+                    result = replace(result, cost_usd=None if spent is None or more is None else spent + more)
                 found[result.key] = result
         order = {name: number for number, name in enumerate(self.header.problems)}
         return tuple(sorted(found.values(), key=lambda each: (order.get(each.problem, 0), each.sample)))
 
     def append(self, result: BenchResult) -> None:
-        """Write a result to disk; returns once it is synced."""
-        with self._append, open(self.path / _RESULTS, "ab", buffering=0) as file:
-            file.write(msgspec.json.encode(result) + b"\n")
-            os.fsync(file.fileno())
+        """Write a result to disk and sync it; on an error the file is as before. Raises `InfrastructureError`."""
+        left = memoryview(msgspec.json.encode(result) + b"\n")
+        with (
+            disk_errors("writing a result"),
+            self._append,
+            open(self.path / _RESULTS, "ab", buffering=0) as file,
+        ):
+            size = file.seek(0, os.SEEK_END)
+            try:
+                while left:  # a full disk may take a part
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)
+                raise
 
     def scratch(self, problem: str, sample: int) -> Path:
         """Return the directory of a trial's repository and state; short, since sockets are below it."""
@@ -86,21 +103,23 @@ class RunDirectory:
             yield
 
 
-def create_run(root: Path, header: RunHeader) -> RunDirectory:
-    """Create the directory of a run below `root`; complete or absent after a crash.
-
-    Raises `UsageError` for a label that is no file name, `RefusedError` (`bench_exists`) if there is such a run.
-    """
-    if not _LABEL.fullmatch(header.id):
+def require_new(root: Path, name: str) -> None:
+    """Raise `UsageError` for a name that no run can have, `RefusedError` (`bench_exists`) if a run has it."""
+    if not _LABEL.fullmatch(name):
         hint = "lower-case letters, digits, '.', '_' and '-', at most 64"
-        raise UsageError(f"{header.id!r} cannot name a run", hint=hint)
-    place, partial = root / header.id, root / f".{header.id}.{os.getpid()}"
-    if place.exists():
+        raise UsageError(f"{name!r} cannot name a run", hint=hint)
+    if (root / name).exists():
         raise RefusedError(
-            f"there is already a run {header.id!r}",
+            f"there is already a run {name!r}",
             code="bench_exists",
-            hint=f"chargehand bench resume {header.id}",
+            hint=f"choose another name, or continue that run: chargehand bench resume {name}",
         )
+
+
+def create_run(root: Path, header: RunHeader) -> RunDirectory:
+    """Create the directory of a run below `root`; complete or absent after a crash. Raises as `require_new`."""
+    require_new(root, header.id)
+    place, partial = root / header.id, root / f".{header.id}.{os.getpid()}"
     partial.mkdir(parents=True, mode=0o700)
     with open(partial / _HEADER, "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(header)))
@@ -110,19 +129,17 @@ def create_run(root: Path, header: RunHeader) -> RunDirectory:
 
 
 def list_runs(root: Path) -> tuple[RunDirectory, ...]:
-    """Return all runs below `root`, oldest first."""
-    found = [
-        RunDirectory(path.parent) for path in root.glob(f"*/{_HEADER}") if not path.parent.name.startswith(".")
-    ]
-    return tuple(sorted(found, key=lambda each: each.header.created))
+    """Return all runs below `root`, by name; some may be damaged."""
+    found = sorted(path.parent for path in root.glob(f"*/{_HEADER}"))
+    return tuple(RunDirectory(path) for path in found if _LABEL.fullmatch(path.name))
 
 
 def find_run(root: Path, name: str) -> RunDirectory:
     """Return the run with this id; raise `NotFoundError`."""
-    known = [each.path.name for each in list_runs(root)]
+    known = {each.path.name: each for each in list_runs(root)}
     if name not in known:
         raise NotFoundError(f"there is no run {name!r}", hint=f"known: {', '.join(known) or 'none'}")
-    return RunDirectory(root / name)
+    return known[name]
 
 
 def remove_scratch(path: Path) -> None:
@@ -136,5 +153,7 @@ def _decode(file: Path, content: bytes, kind: type[_T]) -> _T:
         return decode_as(content, kind)
     except (msgspec.DecodeError, ValueError) as error:
         raise StoreError(
-            f"{file} is damaged: {error}", code="bench_damaged", hint="restore the file, or start a new run"
+            f"{file} is damaged: {error}",
+            code="bench_damaged",
+            hint="restore the file, or remove its directory: the run is then lost",
         ) from error

@@ -21,7 +21,7 @@ from chargehand.bench.records import Arm, BenchProblem, BenchResult, BenchSuite,
 from chargehand.bench.results import RunDirectory, create_run, remove_scratch
 from chargehand.bench.suites import digest_problems
 from chargehand.bench.trials import Trial, TrialRun
-from chargehand.bench.validation import check_problem, open_scratch
+from chargehand.bench.validation import Works, check_problem, open_scratch
 from chargehand.configuration.locations import state_home
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import ExhaustedError, RefusedError, UsageError
@@ -51,23 +51,15 @@ def check_suite(
 
     With `reuse`, a problem that this version of the program found valid is not checked again.
     """
-    scratch = bench_root(environ) / ".checks"
-    scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for path in scratch.iterdir():  # of processes that were killed
-        if not Path("/proc", path.name.partition("-")[0]).exists():
-            remove_scratch(path)
+    works = Works()
 
     def check(problem: BenchProblem) -> ProblemCheck:
-        known = scratch.parent / _VALID / f"{digest_problems((problem,))}-{__version__}"
+        known = bench_root(environ) / _VALID / f"{digest_problems((problem,))}-{__version__}"
         with contextlib.suppress(OSError, ValueError):
             if reuse:
                 return decode_as(known.read_bytes(), ProblemCheck)
-        place = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch))
-        try:
-            with open_scratch(place / "home", place, environ) as app:
-                done = check_problem(app, problem, place)
-        finally:
-            remove_scratch(place)
+        with _scratch_place(environ) as place, open_scratch(place / "home", place, environ) as app:
+            done = check_problem(app, problem, place, works)
         if done.status == "valid":
             known.parent.mkdir(exist_ok=True, mode=0o700)
             known.write_bytes(msgspec.json.encode(done))
@@ -76,7 +68,14 @@ def check_suite(
         return done
 
     with ThreadPoolExecutor(jobs, thread_name_prefix="bench") as pool:
-        return tuple(pool.map(check, suite.problems))
+        begun = [pool.submit(check, problem) for problem in suite.problems]
+        try:
+            return tuple(each.result() for each in begun)
+        except BaseException:  # Ctrl-C too: a validator may take an hour
+            works.cancel()
+            for each in begun:
+                each.cancel()
+            raise
 
 
 def new_run(
@@ -92,12 +91,16 @@ def new_run(
     label: str = "",
     clones: Path | None = None,
 ) -> RunDirectory:
-    """Record a run of the valid problems of a suite; raise `RefusedError` (`bench_invalid`) without any."""
+    """Record a run of the valid problems of a suite.
+
+    Raises `RefusedError` (`bench_invalid`) without any, and the errors of `prepare_run` if the arm cannot be run.
+    """
     bad = {each.id: each for each in checks if each.status in ("invalid", "unsupported")}
     names = tuple(each.id for each in suite.problems if each.id not in bad)
     if not names:
         hint = "chargehand bench check SUITE names the reasons"
         raise RefusedError(f"no problem of {suite.name!r} can be run", code="bench_invalid", hint=hint)
+    require_arm(next(each for each in suite.problems if each.id == names[0]), arm, environ)
     now = datetime.now(UTC)
     made = f"{now:%Y%m%d-%H%M%S}-{hashlib.sha256(os.urandom(8)).hexdigest()[:4]}"
     header = RunHeader(
@@ -122,6 +125,28 @@ def new_run(
         ),
     )
     return create_run(bench_root(environ), header)
+
+
+def require_arm(problem: BenchProblem, arm: Arm, environ: Mapping[str, str]) -> None:
+    """Prepare a mission of an arm, and start nothing. Raises the errors of `prepare_run`."""
+    with _scratch_place(environ) as place:
+        trial = Trial(problem=problem, sample=0, seed=0, arm=arm, place=place, environ=environ)
+        TrialRun(trial).prepare()
+
+
+@contextlib.contextmanager
+def _scratch_place(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Make a directory for the block; those of processes that were killed are removed."""
+    scratch = bench_root(environ) / ".checks"
+    scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in scratch.iterdir():
+        if not Path("/proc", path.name.partition("-")[0]).exists():
+            remove_scratch(path)
+    place = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch))
+    try:
+        yield place
+    finally:
+        remove_scratch(place)
 
 
 class BenchRunner:

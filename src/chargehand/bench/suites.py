@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Literal, get_args
 
 import msgspec
 
 from chargehand.bench.forms.directories import PROBLEM_FILE, load_directory
 from chargehand.bench.forms.files import suite_error
-from chargehand.bench.records import BenchProblem, BenchSuite, Files
+from chargehand.bench.records import FORMS, BenchProblem, BenchSuite, Files, Form
+from chargehand.core.errors import nearest
 
-Form = Literal["directory", "humaneval", "swebench", "harbor"]
-FORMS: tuple[str, ...] = get_args(Form)
 _LINES = (".jsonl", ".jsonl.gz", ".json")
 
 
@@ -25,7 +23,7 @@ def load_suite(path: Path, *, form: str | None = None, clones: Path | None = Non
     if not path.exists():
         raise suite_error(f"there is no suite at {str(path)!r}", "name a directory or a .jsonl file")
     form = form or _detect(path)
-    problems = _load(path, form, clones)
+    problems = tuple(map(_refuse_faults, _load(path, form, clones)))
     if not problems:
         raise suite_error(f"{str(path)!r} has no problems")
     ids = [each.id for each in problems]
@@ -35,13 +33,21 @@ def load_suite(path: Path, *, form: str | None = None, clones: Path | None = Non
     return BenchSuite(name=name, form=form, problems=problems, digest=digest_problems(problems))
 
 
+def _refuse_faults(problem: BenchProblem) -> BenchProblem:
+    """Return the problem, as unsupported if no mission could begin on it."""
+    reason = ""
+    if not problem.request.strip():
+        reason = "it has no request"
+    elif problem.seconds is not None and not problem.seconds > 0:
+        reason = f"its time limit is {problem.seconds:g} seconds"
+    return msgspec.structs.replace(problem, unsupported=problem.unsupported or reason)
+
+
 def select_problems(suite: BenchSuite, ids: tuple[str, ...] = (), limit: int | None = None) -> BenchSuite:
     """Return the suite with the named problems only, at most `limit`; raise `UsageError` for an unknown id."""
     known = {each.id for each in suite.problems}
     if missing := [each for each in ids if each not in known]:
-        raise suite_error(
-            f"the suite {suite.name!r} has no problem {missing[0]!r}", "chargehand bench check SUITE"
-        )
+        raise suite_error(f"the suite {suite.name!r} has no problem {missing[0]!r}", nearest(missing[0], known))
     kept = tuple(each for each in suite.problems if not ids or each.id in ids)[:limit]
     return msgspec.structs.replace(suite, problems=kept)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from chargehand.app.composition import App
 from chargehand.app.runs import RunStart, continue_mission, prepare_run, release_running, run_mission
 from chargehand.app.sandbox_commands import open_outside_judge
 from chargehand.bench.records import Arm, BenchProblem, BenchResult, Outcome, Validation
-from chargehand.bench.validation import is_own_fault, make_repository, open_scratch, validate
+from chargehand.bench.validation import make_repository, open_scratch, validate
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import ChargehandError
 from chargehand.core.events import Event, Payload
@@ -54,6 +53,7 @@ class TrialRun:
         self._guard = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._app: App | None = None
+        self._validation: asyncio.Future[Validation] | None = None
         self._interrupted = False
         self._spans: list[float] = []
 
@@ -72,40 +72,63 @@ class TrialRun:
         """Ignore output."""
 
     def interrupt(self) -> None:
-        """Release the mission, so that a resumed run continues it."""
+        """Release the mission, and end the validation, so that a resumed run continues the trial."""
         with self._guard:
             self._interrupted = True
-            loop, app = self._loop, self._app
-            if loop is not None and app is not None:
-                loop.call_soon_threadsafe(functools.partial(release_running, app))
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._release)
+
+    def _release(self) -> None:
+        if self._app is not None:
+            release_running(self._app)
+        if self._validation is not None:
+            self._validation.cancel()
+
+    def prepare(self) -> None:
+        """Prepare the mission, and start nothing. Raises the errors of `prepare_run`."""
+        repository = make_repository(self._trial.problem, self._trial.place)
+        with open_scratch(self._trial.place / "home", repository, self._trial.environ) as app:
+            prepare_run(app, self._request(repository))
 
     def run(self) -> BenchResult | None:
         """Return the result, `None` if the trial was interrupted.
 
-        A trial begun by a process that was killed continues. Raises the errors of `prepare_run` for a request that
-        no trial of the run can carry out.
+        A trial begun by a process that was killed continues. An error of machine, provider or problem is a result.
         """
         began = time.monotonic()
         trial = self._trial
-        repository = make_repository(trial.problem, trial.place)
-        with open_scratch(trial.place / "home", repository, trial.environ) as app:
-            try:
-                return self._run(app, repository, began)
-            finally:
-                with self._guard:
-                    self._app = self._loop = None
+        cost: float | None = None
+        try:
+            repository = make_repository(trial.problem, trial.place)
+            with open_scratch(trial.place / "home", repository, trial.environ) as app:
+                try:
+                    return self._run(app, repository, began)
+                except ChargehandError:
+                    missions = app.store.log.missions()
+                    cost = mission_cost(app.mission_state(missions[0].id))[0] if missions else 0.0
+                    raise
+        except ChargehandError as error:
+            return self._error_result(error, began, cost)
 
     def _run(self, app: App, repository: Path, began: float) -> BenchResult | None:
         known = app.store.log.missions()
         began_mission = time.monotonic()
         prepared = None if known else prepare_run(app, self._request(repository))
         self._spans = [time.monotonic() - began_mission]
+        nothing = Validation(judgement="none")
 
         async def work() -> tuple[MissionState | None, Validation, str]:
             with self._guard:
                 self._loop, self._app = asyncio.get_running_loop(), app
                 if self._interrupted:
-                    return None, Validation(judgement="none"), ""
+                    return None, nothing, ""
+            try:
+                return await solve()
+            finally:  # the loop ends after this
+                with self._guard:
+                    self._loop = self._app = None
+
+        async def solve() -> tuple[MissionState | None, Validation, str]:
             at = time.monotonic()
             outcome = (
                 await run_mission(app, prepared, observer=self)
@@ -116,18 +139,19 @@ class TrialRun:
             state = outcome.state
             message = outcome.failure.message if outcome.failure else ""
             if state.status not in SETTLED or state.status == "paused" or self._interrupted:
-                return None, Validation(judgement="none"), message
+                return None, nothing, message
             at = time.monotonic()
-            validation = await self._validate(app, state)
+            self._validation = asyncio.ensure_future(self._validate(app, state))
+            try:
+                validation = await self._validation
+            except asyncio.CancelledError:
+                if not self._interrupted:
+                    raise
+                return None, nothing, message
             self._spans.append(time.monotonic() - at)
             return state, validation, message
 
-        try:
-            state, validation, message = asyncio.run(work())
-        except ChargehandError as error:
-            if not is_own_fault(error):
-                raise
-            return self._error_result(error, began)
+        state, validation, message = asyncio.run(work())
         if state is None:
             return None
         return self._result(state, validation, message, began, resumed=prepared is None)
@@ -167,7 +191,7 @@ class TrialRun:
             problem=self._trial.problem.id,
             sample=self._trial.sample,
             seed=self._trial.seed,
-            outcome=find_outcome(state, validation),
+            outcome=find_outcome(state, validation, has_validator=self._trial.problem.validator is not None),
             status=state.status,
             reasons=codes,
             cheating=tuple(sorted(CHEATING.intersection(codes))),
@@ -184,7 +208,7 @@ class TrialRun:
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _error_result(self, error: ChargehandError, began: float) -> BenchResult:
+    def _error_result(self, error: ChargehandError, began: float, cost: float | None) -> BenchResult:
         trial = self._trial
         return BenchResult(
             problem=trial.problem.id,
@@ -199,7 +223,7 @@ class TrialRun:
             attempts=0,
             agent=trial.arm.agent or "",
             model=trial.arm.model,
-            cost_usd=None,
+            cost_usd=cost,
             seconds=round(time.monotonic() - began, 3),
             overhead=0.0,
             message=error.message[:500],
@@ -216,15 +240,14 @@ def last_tree(state: MissionState) -> str | None:
     return state.base.tree if state.base is not None else None
 
 
-def find_outcome(state: MissionState, validation: Validation) -> Outcome:
+def find_outcome(state: MissionState, validation: Validation, *, has_validator: bool) -> Outcome:
     """Return the outcome of a settled mission."""
-    if state.status != "promoted" or state.commit is None:
-        cause = mission_cause(state)
-        at_fault = cause is not None and cause.kind in ("provider", "engine")
-        return "error" if at_fault else "not_promoted"
-    match validation.judgement:
-        case "passed":
-            return "solved"
-        case "none":
-            return "unvalidated"
-    return "false_green"
+    is_promoted = state.status == "promoted" and state.commit is not None
+    cause = None if is_promoted else mission_cause(state)
+    if cause is not None and cause.kind in ("provider", "engine"):
+        return "error"
+    if not has_validator:
+        return "unvalidated"
+    if not is_promoted:
+        return "not_promoted"
+    return "solved" if validation.judgement == "passed" else "false_green"

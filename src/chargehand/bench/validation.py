@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from chargehand.app.composition import App
 from chargehand.app.sandbox_commands import OutsideJudge, open_outside_judge
@@ -18,6 +20,7 @@ from chargehand.core.errors import ChargehandError, UsageError
 from chargehand.core.text import printable
 from chargehand.missions.missions import OutsideTrial
 
+_T = TypeVar("_T")
 _MACHINE = "machine"
 _SHOWN_BYTES = 4_000
 _GOLD_SECONDS = 600.0
@@ -125,16 +128,55 @@ async def validate(judge: OutsideJudge, problem: BenchProblem, tree: str) -> Val
     )
 
 
-def check_problem(app: App, problem: BenchProblem, place: Path) -> ProblemCheck:
+class Works:
+    """Runs coroutines in several threads until they are all cancelled."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._running: dict[asyncio.Task[object], asyncio.AbstractEventLoop] = {}
+        self._cancelled = False
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine as `asyncio.run` does. Raises `CancelledError` once all are cancelled."""
+
+        async def watched() -> _T:
+            task = asyncio.current_task()
+            assert task is not None
+            with self._guard:
+                if self._cancelled:
+                    task.cancel()
+                self._running[task] = asyncio.get_running_loop()
+            try:
+                return await work
+            finally:
+                with self._guard:
+                    del self._running[task]
+
+        return asyncio.run(watched())
+
+    def cancel(self) -> None:
+        """Cancel all that run, and all that begin later."""
+        with self._guard:
+            self._cancelled = True
+            for task, loop in self._running.items():
+                loop.call_soon_threadsafe(task.cancel)
+
+
+def check_problem(app: App, problem: BenchProblem, place: Path, works: Works) -> ProblemCheck:
     """Check that a problem's validator rejects the unchanged files and accepts the known solution, if any.
 
-    `place` is for its repository. Raises the errors of the sandbox, not those of the problem.
+    `place` is for its repository. Raises the errors of the sandbox; those of the problem make it invalid.
     """
     if problem.unsupported:
         return ProblemCheck(id=problem.id, status="unsupported", reason=problem.unsupported)
     if problem.validator is None:
         return ProblemCheck(id=problem.id, status="unvalidated", reason="it has no validator")
-    return asyncio.run(_check(app, problem, place))
+    try:
+        return works.run(_check(app, problem, place))
+    except ChargehandError as error:
+        if is_own_fault(error):
+            raise
+        return ProblemCheck(id=problem.id, status="invalid", reason=error.message)
 
 
 async def _check(app: App, problem: BenchProblem, place: Path) -> ProblemCheck:

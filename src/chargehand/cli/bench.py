@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)
-_FORMS = ("directory", "humaneval", "swebench", "harbor")
 _JOBS = click.option(
     "--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Trials at the same time."
 )
@@ -35,7 +34,7 @@ def _suite_options(function: _F) -> _F:
         click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N problems."),
         click.option("--only", multiple=True, metavar="ID", help="Only this problem (may be repeated)."),
         click.option("--clones", type=_PATH, metavar="DIR", help="The repositories of a SWE-bench suite."),
-        click.option("--form", type=click.Choice(_FORMS), help="The suite's form (default: detected)."),
+        click.option("--form", metavar="FORM", help="The suite's form (default: detected)."),
         click.argument("suite", type=_PATH),
     ):
         function = option(function)
@@ -107,11 +106,14 @@ def run(
       chargehand bench run HumanEval.jsonl.gz --agent native --n 3 --jobs 4
     """
     from chargehand.bench.records import Arm
-    from chargehand.bench.runner import new_run
+    from chargehand.bench.results import require_new
+    from chargehand.bench.runner import bench_root, new_run
 
     arm = Arm(**{key: options.pop(key) for key in ("agent", "model", "attempts", "budget", "time", "sandbox")})
     path, clones = options["suite"], options["clones"]
     suite = _load(**options)
+    if name is not None:  # before the checks, which may take long
+        require_new(bench_root(os.environ), name)
     checks = _check(out, suite, jobs, quiet=True)
     made = new_run(
         suite,
@@ -151,9 +153,18 @@ def list_(out: Output) -> None:
     from chargehand.bench.comparison import RunListDocument, summarize
     from chargehand.bench.results import list_runs
     from chargehand.bench.runner import bench_root
+    from chargehand.core.errors import StoreError
 
-    runs = tuple(summarize(each.header, each.results()) for each in list_runs(bench_root(os.environ)))
-    out.document(RunListDocument(runs=runs))
+    found, problems = [], []
+    for each in list_runs(bench_root(os.environ)):
+        try:
+            header = each.header
+            found.append((header.created, summarize(header, each.results())))
+        except StoreError as error:
+            problems.append(error.message)
+            out.notice(error.message)
+    runs = tuple(summary for _, summary in sorted(found, key=lambda each: each[0]))
+    out.document(RunListDocument(runs=runs, problems=tuple(problems)))
     if not runs:
         out.text("No runs yet. Start one: chargehand bench run SUITE --agent NAME")
         return
@@ -200,10 +211,7 @@ def compare(out: Output, names: tuple[str, ...], metric: Metric, html: Path | No
         raise UsageError("compare needs two runs", hint="chargehand bench list")
     runs = [(each.header, each.results()) for each in map(_find, names)]
     summaries = tuple(summarize(header, results) for header, results in runs)
-    try:
-        comparisons = compare_runs(runs, metric=metric)
-    except ValueError as error:
-        raise UsageError(str(error), hint="compare runs of the same suite") from error
+    comparisons = compare_runs(runs, metric=metric)
     front = find_front(summaries)
     document = ComparisonDocument(
         runs=summaries, comparisons=comparisons, front=tuple(each.id for each in summaries if each.id in front)
@@ -211,7 +219,7 @@ def compare(out: Output, names: tuple[str, ...], metric: Metric, html: Path | No
     if html is not None:
         from chargehand.bench.report import render_report
 
-        html.write_text(render_report(document), "utf-8")
+        _write(html, render_report(document).encode())
         out.notice(f"Wrote {html}")
     out.document(document)
     out.table(_HEADS, [_row(each) for each in summaries])
@@ -220,7 +228,8 @@ def compare(out: Output, names: tuple[str, ...], metric: Metric, html: Path | No
         out.text()
         out.text(f"{each.first} and {each.second}, {each.problems} problems: {said}")
         low, high = each.interval.low, each.interval.high
-        out.text(f"  {each.difference:+.1%} (95 %: {low:+.1%} to {high:+.1%}), p = {each.adjusted:.3g}")
+        about = "" if each.exact else ", by random flips"
+        out.text(f"  {each.difference:+.1%} (95 %: {low:+.1%} to {high:+.1%}), p = {each.adjusted:.3g}{about}")
         if each.power is not None:
             needed = f"{each.needed:,} problems" if each.needed else "more than 100,000 problems"
             out.text(f"  power to see 5 points: {each.power:.0%}; 80 % needs {needed}")
@@ -248,7 +257,7 @@ def export(out: Output, name: str, inspect: Path | None, harbor: Path | None, ht
     if inspect is not None:
         from chargehand.bench.exporting import inspect_log
 
-        inspect.write_bytes(inspect_log(header, results, _load_again(header)))
+        _write(inspect, inspect_log(header, results, _load_again(header)))
     if harbor is not None:
         from chargehand.bench.exporting import write_harbor
 
@@ -259,13 +268,23 @@ def export(out: Output, name: str, inspect: Path | None, harbor: Path | None, ht
         from chargehand.bench.report import render_report
 
         document = ComparisonDocument(runs=(summarize(header, results),), comparisons=(), front=())
-        html.write_text(render_report(document, results), "utf-8")
+        _write(html, render_report(document, results).encode())
     written = [str(path) for path in (inspect, harbor, html) if path is not None]
     out.document({"run": name, "written": written})
     out.text("\n".join(f"Wrote {path}" for path in written))
 
 
 # --- helpers
+
+
+def _write(path: Path, content: bytes) -> None:
+    from chargehand.core.errors import UsageError
+
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        hint = "name a file in a directory that exists and that you may write to"
+        raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}", hint=hint) from error
 
 
 def _load(
@@ -319,7 +338,7 @@ def _work(out: Output, run: RunDirectory, suite: BenchSuite, jobs: int, max_cost
 
     run_async(work)
     _show(out, run)
-    if runner.stopped:
+    if runner.stopped and len(run.results()) < len(run.header.problems) * run.header.samples:
         out.notice(f"Stopped. To continue: chargehand bench resume {run.path.name}")
         return INTERRUPTED
     return 0

@@ -43,6 +43,9 @@ def load_problem(place: Path, root: Path) -> BenchProblem:
         keys = convert_to(tomllib.loads(file.read_text("utf-8")), _ProblemKeys)
     except (OSError, ValueError) as error:  # msgspec's and tomllib's errors too
         raise suite_error(f"{file}: {error}") from error
+    if keys.checks == ():
+        hint = "leave it out for the project's checks; for none write `checks = []` into its chargehand.toml"
+        raise suite_error(f"{file}: checks = []", hint)
     files = read_directory(place / "project")
     repository, commit = "", ""
     if keys.repository:
@@ -82,5 +85,5 @@ def _gold(place: Path, repository: str, commit: str) -> Files | None:
     if patch.is_file():
         if not repository:
             raise suite_error(f"{patch}: the problem has no repository", "put the changed files into `gold`")
-        return apply_patch(Path(repository), commit, patch.read_text("utf-8"))
+        return apply_patch(Path(repository), commit, patch.read_bytes())
     return read_directory(place / "gold") or None

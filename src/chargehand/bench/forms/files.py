@@ -18,7 +18,9 @@ _EXECUTABLE = 0o100
 
 def suite_error(message: str, hint: str = "") -> UsageError:
     """Return the error of a suite that cannot be read."""
-    return UsageError(message, code="suite_invalid", hint=hint or "chargehand bench check --help names the forms")
+    return UsageError(
+        message, code="suite_invalid", hint=hint or "correct the suite, then `chargehand bench check` it"
+    )
 
 
 def read_directory(root: Path, *, prefix: str = "") -> dict[str, tuple[bytes, bool] | None]:
@@ -32,6 +34,8 @@ def read_directory(root: Path, *, prefix: str = "") -> dict[str, tuple[bytes, bo
         directories[:] = sorted(each for each in directories if each not in (".git", "__pycache__"))
         for name in sorted(names):
             path = Path(place, name)
+            if name == ".git":  # of a submodule or worktree
+                continue
             if path.is_symlink() or not path.is_file():
                 raise suite_error(f"{str(path)!r} is not a regular file", "replace it by a file")
             size += path.stat().st_size
@@ -67,7 +71,7 @@ def run_git(repository: Path, *words: str, stdin: bytes = b"", environment: dict
     return done.stdout
 
 
-def apply_patch(repository: Path, commit: str, patch: str) -> Files:
+def apply_patch(repository: Path, commit: str, patch: bytes) -> Files:
     """Return the files that a patch on a commit changes, with their new content.
 
     The repository is not changed: index and new objects are temporary. Raises `UsageError` (`suite_invalid`).
@@ -87,7 +91,7 @@ def apply_patch(repository: Path, commit: str, patch: str) -> Files:
             return run_git(repository, *words, stdin=stdin, environment=environment)
 
         git("read-tree", commit)
-        git("apply", "--cached", "--whitespace=nowarn", "-", stdin=patch.encode())
+        git("apply", "--cached", "--whitespace=nowarn", "-", stdin=patch)
         files: dict[str, tuple[bytes, bool] | None] = {}
         raw = git("diff-index", "--cached", "--raw", "--no-renames", "--no-abbrev", "-z", commit, "--")
         fields = raw.decode("utf-8", "surrogateescape").split("\0")

@@ -13,9 +13,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from chargehand.bench.forms.files import read_directory, suite_error
 from chargehand.bench.inside import report_check
 from chargehand.bench.records import BenchProblem, BenchValidator, Files
+from chargehand.core.codec import convert_to
 from chargehand.core.errors import UsageError
 
 _TOP = "/workspace"
@@ -30,6 +33,25 @@ _NEEDS_NETWORK = re.compile(
 _UNSUPPORTED_KEYS = ("docker_image", "mcp_servers", "gpus", "tpu", "healthcheck")
 
 
+class _HarborVerifier(Struct, frozen=True):
+    environment_mode: str = "shared"
+    environment: dict[str, Any] = {}
+    timeout_sec: float = 600.0
+
+
+class _HarborAgent(Struct, frozen=True):
+    timeout_sec: float = 600.0
+
+
+class _HarborTask(Struct, frozen=True):
+    """The keys of `task.toml` that matter here."""
+
+    steps: list[Any] = []
+    environment: dict[str, Any] = {}
+    verifier: _HarborVerifier = _HarborVerifier()
+    agent: _HarborAgent = _HarborAgent()
+
+
 class _Unsupported(Exception):
     """A task needs something that this product cannot do: the text."""
 
@@ -42,24 +64,24 @@ def load_harbor(root: Path) -> tuple[BenchProblem, ...]:
 def _task(place: Path, root: Path) -> BenchProblem:
     name = place.relative_to(root).as_posix() if place != root else place.resolve().name
     try:
-        config = tomllib.loads((place / "task.toml").read_text("utf-8"))
+        config = convert_to(tomllib.loads((place / "task.toml").read_text("utf-8")), _HarborTask)
         instruction = place / "instruction.md"
         text = instruction.read_text("utf-8") if instruction.is_file() else ""
     except (OSError, ValueError) as error:
         raise suite_error(f"{place}: {error}") from error
     try:
         return _read_task(place, name, config, text)
-    except _Unsupported as reason:
+    except (_Unsupported, ValueError) as reason:  # such as a Dockerfile that is not UTF-8
         return BenchProblem(id=name, request=text, unsupported=str(reason))
 
 
-def _read_task(place: Path, name: str, config: dict[str, Any], text: str) -> BenchProblem:
-    if config.get("steps"):
+def _read_task(place: Path, name: str, config: _HarborTask, text: str) -> BenchProblem:
+    if config.steps:
         raise _Unsupported("it has several steps")
-    environment, verifier = config.get("environment") or {}, config.get("verifier") or {}
-    if found := [key for key in _UNSUPPORTED_KEYS if environment.get(key)]:
+    if found := [key for key in _UNSUPPORTED_KEYS if config.environment.get(key)]:
         raise _Unsupported(f"environment.{found[0]} is set")
-    if verifier.get("environment_mode", "shared") != "shared" or verifier.get("environment"):
+    verifier = config.verifier
+    if verifier.environment_mode != "shared" or verifier.environment:
         raise _Unsupported("its verifier has an image of its own")
     if not (place / "tests/test.sh").is_file():
         raise _Unsupported("it has no tests/test.sh")
@@ -78,14 +100,14 @@ def _read_task(place: Path, name: str, config: dict[str, Any], text: str) -> Ben
         files={_CONFIGURATION: (b"[project]\nchecks = []\n", False), **_replace_paths(files, paths)},
         validator=BenchValidator(
             command=f"python3 -I {_PROGRAM} reward {_TESTS}/test.sh {_LOGS}",
-            seconds=float(verifier.get("timeout_sec", 600.0)),
+            seconds=verifier.timeout_sec,
             files={_PROGRAM: (Path(report_check.__file__).read_bytes(), False)},
             over={**tests, f"{_LOGS}/.gitkeep": (b"", False)},
             reports=True,
         ),
         gold=solution or None,
         gold_script="bash .harbor/solution/solve.sh" if ".harbor/solution/solve.sh" in solution else "",
-        seconds=float((config.get("agent") or {}).get("timeout_sec", 600.0)),
+        seconds=config.agent.timeout_sec,
     )
 
 
@@ -104,14 +126,21 @@ def _read_dockerfile(place: Path) -> tuple[str, Files]:
                 if not _PLAIN_IMAGE.fullmatch(rest.strip()):
                     raise _Unsupported(f"its image is {rest.strip()!r}")
             case "WORKDIR":
-                workdir = "/" + rest.strip().strip("/")
-            case "COPY" | "ADD":
+                workdir = _read_workdir(rest.strip(), workdir)
+            case "COPY":
                 files |= _copy(place, shlex.split(rest), workdir)
             case other if other not in _IGNORED and not other.startswith("#"):
                 raise _Unsupported(f"its Dockerfile has {other} {rest[:60].strip()}")
     if workdir == "/":
         raise _Unsupported("its Dockerfile sets no WORKDIR")
     return workdir, files
+
+
+def _read_workdir(named: str, before: str) -> str:
+    # Files that were copied to an earlier one would be in another place than here.
+    if before != "/" or not named.startswith("/") or "$" in named:
+        raise _Unsupported(f"its Dockerfile has WORKDIR {named[:60]}")
+    return "/" + named.strip("/")
 
 
 def _copy(place: Path, words: list[str], workdir: str) -> Files:

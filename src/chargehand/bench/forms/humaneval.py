@@ -50,10 +50,9 @@ def load_humaneval(path: Path) -> tuple[BenchProblem, ...]:
     problems = []
     for number, value in read_lines(path):
         try:
-            line = convert_to(value, _HumanEvalLine)
-        except msgspec.ValidationError as error:
+            problems.append(_problem(convert_to(value, _HumanEvalLine)))
+        except ValueError as error:  # msgspec's errors, and texts that are not Unicode
             raise suite_error(f"{path}: line {number}: {error}") from error
-        problems.append(_problem(line))
     return tuple(problems)
 
 

@@ -42,7 +42,7 @@ def load_swebench(path: Path, clones: Path | None) -> tuple[BenchProblem, ...]:
     for number, value in enumerate(values, 1):
         try:
             problems.append(_problem(convert_to(value, _SweBenchRecord), clones))
-        except msgspec.ValidationError as error:
+        except ValueError as error:  # msgspec's errors, and texts that are not Unicode
             raise suite_error(f"{path}: record {number}: {error}") from error
     return tuple(problems)
 
@@ -69,8 +69,8 @@ def _problem(record: _SweBenchRecord, clones: Path | None) -> BenchProblem:
         return BenchProblem(id=record.instance_id, request=record.problem_statement, unsupported=unsupported)
     try:
         commit = run_git(clone, "rev-parse", "--verify", f"{record.base_commit}^{{commit}}").decode().strip()
-        tests = apply_patch(clone, commit, record.test_patch)
-        gold = apply_patch(clone, commit, record.patch) or None
+        tests = apply_patch(clone, commit, record.test_patch.encode())
+        gold = apply_patch(clone, commit, record.patch.encode()) or None
     except UsageError as error:
         reason = f"its commit or patches do not fit the clone: {error.message}"
         return BenchProblem(id=record.instance_id, request=record.problem_statement, unsupported=reason)

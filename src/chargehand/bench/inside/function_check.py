@@ -89,7 +89,7 @@ _codec: dict[str, Any] = {}
 exec(CODEC, _codec)  # noqa: S102 - the text above
 
 
-class Candidate:
+class TestedFunction:
     """The solution's function, called in its own sandbox.
 
     Raises a new built-in exception of the type that the solution raised, `RuntimeError` for other types.
@@ -138,7 +138,7 @@ class Candidate:
 def run(task: dict[str, Any], launch: tuple[str, ...] = _LAUNCH) -> str:
     """Run a task's test; return why the solution failed, empty if it passed."""
     names: dict[str, Any] = {"__name__": "reference"}
-    candidate = Candidate(task["module"], task["entry_point"], launch)
+    candidate = TestedFunction(task["module"], task["entry_point"], launch)
     try:
         exec(task["reference"], names)  # noqa: S102 - part of the suite
         if not task["known"]:

@@ -18,6 +18,8 @@ from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.ports import Bind
+from chargehand.missions.journal import Unlogged
+from chargehand.missions.sandboxes.environment import CandidateLayers
 from chargehand.missions.sandboxes.provisioning import BaseEnvironment, SandboxProvisioner, SandboxRequest
 from chargehand.missions.services import Services
 from chargehand.network.link import SandboxLink
@@ -137,21 +139,26 @@ async def judge_from_outside(
     depot, base = services.depot, environment.base
     judged = await asyncio.to_thread(depot.lay_over, tree, trial.over)
     shown = await asyncio.to_thread(depot.lay_over, base.tree, trial.files)
-    path = (OUTSIDE_PROGRAMS, *environment.path)
+
+    def request(link: Path, of: BaseEnvironment, binds: tuple[Bind, ...]) -> SandboxRequest:
+        return SandboxRequest(purpose="exec", binds=binds, gateway=link, path=(OUTSIDE_PROGRAMS, *of.path))
+
     async with (
+        # The tree may need other packages than the base.
+        CandidateLayers(services, Unlogged(), provisioner, environment) as layers,
         open_link(services.home, prefix="validation-") as (link, binds),
-        provisioner.workspace(environment, purpose="exec", tree=judged) as candidate,
-        provisioner.workspace(environment, purpose="exec", tree=shown) as own,
-        provisioner.sandbox(
-            candidate, environment, SandboxRequest(purpose="exec", binds=binds, gateway=link.far, path=path)
-        ) as subject,
-        provisioner.sandbox(
-            own, environment, SandboxRequest(purpose="exec", binds=binds, gateway=link.near, path=path)
-        ) as sandbox,
     ):
-        async with serve_tree(subject, link, seconds=trial.seconds + _PATIENCE_SECONDS) as serving:
-            ended = await sandbox.exec(
-                ["sh", "-c", trial.command], timeout=trial.seconds, output_limit=_OUTPUT_BYTES
-            )
-        limit = await find_limit(subject, serving)
-    return OutsideResult(ended=ended, limit=limit)
+        private = await layers.environment(judged)
+        async with (
+            provisioner.workspace(private, purpose="exec", tree=judged) as candidate,
+            provisioner.workspace(environment, purpose="exec", tree=shown) as own,
+            provisioner.sandbox(candidate, private, request(link.far, private, binds)) as subject,
+            provisioner.sandbox(own, environment, request(link.near, environment, binds)) as sandbox,
+        ):
+            return await _run_trial(trial, link, subject, sandbox)
+
+
+async def _run_trial(trial: OutsideTrial, link: SandboxLink, subject: Sandbox, sandbox: Sandbox) -> OutsideResult:
+    async with serve_tree(subject, link, seconds=trial.seconds + _PATIENCE_SECONDS) as serving:
+        ended = await sandbox.exec(["sh", "-c", trial.command], timeout=trial.seconds, output_limit=_OUTPUT_BYTES)
+    return OutsideResult(ended=ended, limit=await find_limit(subject, serving))
