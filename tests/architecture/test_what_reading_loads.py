@@ -66,7 +66,7 @@ def loaded(tmp_path: Path, *words: str) -> tuple[int, set[str]]:
 @pytest.mark.parametrize(
     ("words", "most"),
     [
-        (("--help",), 33),
+        (("--help",), 7),
         (("mission", "--help"), 8),
         (("mission", "list"), MISSIONS),
         (("mission", "list", "--json"), MISSIONS),

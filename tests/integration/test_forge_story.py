@@ -262,7 +262,7 @@ def test_red_checks_of_the_request_start_a_round(tmp_path: Path) -> None:
     kit.step()
     kit.step()
     assert next(iter(kit.stories().values())).mission == second
-    assert sum("a person has to go on" in each for each in kit.comments(again.number)) == 1
+    assert sum("a person has to continue" in each for each in kit.comments(again.number)) == 1
 
 
 def test_an_approved_green_request_is_merged_only_if_the_user_says_so(tmp_path: Path) -> None:

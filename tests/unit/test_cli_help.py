@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from chargehand import __version__
 from chargehand.cli.main import chargehand
+from chargehand.cli.terminal.commands import PLACES
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
 
@@ -61,6 +62,13 @@ def test_a_group_lists_its_commands_with_whole_sentences(group: str) -> None:
     listed = CliRunner().invoke(chargehand, [group, "--help"], standalone_mode=False).output
     assert "Commands:" in listed
     assert "..." not in listed.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(("name", "sentence"), [(name, place[2]) for name, place in PLACES.items()])
+def test_the_list_of_commands_says_the_first_sentence_of_each_help(name: str, sentence: str) -> None:
+    command = chargehand.get_command(click.Context(chargehand), name)
+    assert command is not None
+    assert command.get_short_help_str(limit=200) == sentence
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp437", "utf-8"])

@@ -27,7 +27,7 @@ _AGAIN_SECONDS = 0.002
 class Root(CommandGroup):
     """Ends every run with a documented exit code, and reports every error as one message.
 
-    A command is imported when it is named, or when all commands are listed.
+    A command is imported when it is named.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -42,7 +42,7 @@ class Root(CommandGroup):
             return found.get_command(ctx, name) if isinstance(found, click.Group) else None
         if cmd_name not in PLACES:
             return None
-        module, name = PLACES[cmd_name]
+        module, name, _ = PLACES[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
@@ -54,7 +54,7 @@ class Root(CommandGroup):
         """Write all commands, by the task that they serve, with whole sentences."""
         for task, names in COMMANDS.items():
             with formatter.section(task):
-                self.write_commands(ctx, formatter, names)
+                formatter.write_dl([(name, about) for name, (_, _, about) in names.items()])
         with formatter.section("Short forms"):
             formatter.write_text(f"chargehand {', '.join(SHORT)} (of a mission); help COMMAND; version")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -267,8 +267,9 @@ class CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write all commands of the group."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            self.write_commands(ctx, formatter, self.list_commands(ctx))
+            formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in commands if each])
 
     def known_words(self, ctx: click.Context) -> tuple[str, ...]:
         """Return the words that name a command of this group."""
@@ -287,11 +288,6 @@ class CommandGroup(click.Group):
             group = ctx.command_path.removeprefix(PROGRAM).strip()
             raise CommandUsageError(*unknown_command(args[0], args[1:], self.known_words(ctx), group), ctx)
         return super().resolve_command(ctx, args)
-
-    def write_commands(self, ctx: click.Context, formatter: click.HelpFormatter, names: Iterable[str]) -> None:
-        """Write some commands, each with the first sentence of its help."""
-        commands = [(name, self.get_command(ctx, name)) for name in names]
-        formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in commands if each])
 
 
 class TextCommand(click.Command):
