@@ -168,7 +168,9 @@ class ModelServer:
             server.server_close()
 
     def _answer(self, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, str, bytes]:
-        number = sum(message["role"] == "assistant" for message in body["messages"]) + 1
+        request = DIALECTS[self.dialect].read_request(body)
+        earlier = body["messages"] if "messages" in body else [{"role": turn.role} for turn in request.turns]
+        number = sum(message["role"] == "assistant" for message in earlier) + 1
         with self._lock:
             self.asked.append(number)
             self.bodies.append(body)
@@ -176,7 +178,7 @@ class ModelServer:
         if number > len(self.replies):
             return 410, "application/json", b'{"error": {"message": "no such reply"}}'
         said = self.replies[number - 1]
-        said = fit_tools(said, DIALECTS[self.dialect].read_request(body).tools) if self.neutral else said
+        said = fit_tools(said, request.tools) if self.neutral else said
         reply = render_for(DIALECTS[self.dialect], said, body, id=f"t{number}")
 
         async def collected() -> bytes:

@@ -70,6 +70,17 @@ OTHERS: list[tuple[str, Dialect]] = [
 ]
 
 
+MAP_TOOLS: dict[tuple[str, str], tuple[str, str | None]] = {
+    ("cli", "claude"): ("mcp__chargehand__who_calls", None),
+    ("acp", "claude"): ("mcp__chargehand__who_calls", None),
+    ("cli", "qwen"): ("mcp__chargehand__who_calls", "tool_search"),
+    ("acp", "qwen"): ("mcp__chargehand__who_calls", "tool_search"),
+    ("cli", "gemini"): ("mcp_chargehand_who_calls", None),
+    ("acp", "gemini"): ("mcp_chargehand_who_calls", None),
+    ("cli", "opencode"): ("chargehand_who_calls", None),
+    ("acp", "opencode"): ("chargehand_who_calls", None),
+}
+"""The name of one query in each agent, and the tool that finds it first if it is not offered at once."""
 REPLIES = (says("I look at it.", MENDS[0]), says("I mend it.", MENDS[1]), says(LAST))
 WORDS = [each.text for each in REPLIES]
 """All that the model says; claude's adapter adds warnings of its own beside it."""
@@ -181,6 +192,39 @@ def test_an_agent_fixes_a_repository_and_its_token_count_matches_the_gateway(
     assert mission_document(state).cost_known is True
     held = [path for path in kit.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert held == []
+
+
+@pytest.mark.parametrize(("kind", "name"), MAP_TOOLS)
+def test_an_agent_asks_the_repository_map(kit: RealKit, kind: str, name: str) -> None:
+    """The queries are tools of an MCP server; one agent keeps such tools back until it searches for them."""
+    installed(kind, name)
+    asks, finds = MAP_TOOLS[kind, name]
+    replies = [says("I ask.", call(asks, symbol="add")), *REPLIES]
+    if finds is not None:
+        replies.insert(0, says("I find it.", call(finds, query=f"select:{asks}")))
+    before = [says("never asked")] if name == "qwen" else []
+    dialect: Dialect = "anthropic" if name == "claude" else "openai"
+    server = ModelServer([*before, *replies], dialect, neutral=True)
+    with server.running() as address:
+        kit.model("scripted", provider=f"{dialect}-compatible", base_url=address, model="words")
+        state = kit.agent(kind, name)
+    assert state.status == "promoted", [e for e in kit.payloads(state) if isinstance(e, AttemptFinished)]
+    assert "call in CoreTest.test_add uses add" in json.dumps(server.bodies[-1]["messages"])
+
+
+@pytest.mark.parametrize("kind", ["cli", "acp"])
+def test_codex_offers_the_repository_map_to_models_of_its_dialect(kit: RealKit, kind: str) -> None:
+    """It offers the tools of a server as a group, which no other dialect has."""
+    installed(kind, "codex")
+    server = ModelServer(REPLIES, "responses", neutral=True)
+    with server.running() as address:
+        kit.model("scripted", provider="openai-responses", base_url=address, model="words")
+        state = kit.agent(kind, "codex")
+    assert state.status == "promoted", [e for e in kit.payloads(state) if isinstance(e, AttemptFinished)]
+    (group,) = (
+        tool for tool in server.bodies[0]["tools"] if tool["type"] == "namespace" and "chargehand" in tool["name"]
+    )
+    assert {tool["name"] for tool in group["tools"]} >= {"who_calls", "search_code"}
 
 
 @pytest.mark.parametrize(("name", "other"), OTHERS)

@@ -22,14 +22,15 @@ from chargehand.sandbox.contract import WORKSPACE
 # The attempt's gateway as seen by programs inside the sandbox.
 GATEWAY = "http://127.0.0.1:8871"
 OutputForm = Literal["stream_json", "opencode", "codex", "gemini"]
-_TEMPLATE_LISTS = ("words", "resume")
+_TEMPLATE_LISTS = ("words", "resume", "tools")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class CliLaunch(Struct, frozen=True, kw_only=True):
     """The parameters of one start of a CLI; `gateway` is the address inside, `asks` lets it ask first (ACP).
 
-    With `session` it resumes its own session, left by an earlier start in the same sandbox.
+    With `session` it resumes its own session, left by an earlier start in the same sandbox. With `tools` the
+    gateway has an MCP server, which the program is configured for.
     """
 
     prompt: str
@@ -40,6 +41,7 @@ class CliLaunch(Struct, frozen=True, kw_only=True):
     asks: bool = False
     session: str = ""
     cwd: str = WORKSPACE
+    tools: bool = False
 
 
 class CliSpec(Struct, frozen=True, kw_only=True):
@@ -51,9 +53,13 @@ class CliSpec(Struct, frozen=True, kw_only=True):
     version it was tested with, "" for no version. `outside` says why it cannot work behind the gateway, so that
     only a substitute for it can be driven.
 
+    `acp_tools_by_settings`: as an ACP agent it too learns of the gateway's tools by its settings, because it asks
+    before each call of a tool that its session names.
+
     `template` holds `words`, `resume`, `environment` and `files` (below HOME) with `{placeholders}`: the fields of
     `CliLaunch` and `terms`. A table in place of a text is written as JSON. `when.NAME` is merged over the template
-    for a launch that `asks`, for a launch that acts `alone`, or in that dialect.
+    for a launch that `asks`, for a launch that acts `alone`, for one with `tools`, or in that dialect. Among the
+    words, `{resume}` and `{tools}` stand for the lists of these names, if the launch has a session or tools.
     """
 
     name: str
@@ -65,6 +71,7 @@ class CliSpec(Struct, frozen=True, kw_only=True):
     reports_session_total: bool = False
     tried: str = ""
     outside: str = ""
+    acp_tools_by_settings: bool = False
     template: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -87,6 +94,8 @@ class CliSpec(Struct, frozen=True, kw_only=True):
         for word in template["words"]:
             if word == "{resume}":
                 words += template["resume"] if launch.session else []
+            elif word == "{tools}":
+                words += template["tools"] if launch.tools else []
             else:
                 words.append(word)
         return tuple(_fill_template(words, _launch_terms(template, launch)))
@@ -107,7 +116,8 @@ class CliSpec(Struct, frozen=True, kw_only=True):
     def _template_for(self, launch: CliLaunch) -> dict[str, Any]:
         template = dict(self.template)
         # The dialect last: its settings override those for asking or working alone.
-        for condition in ("asks" if launch.asks else "alone", launch.dialect):
+        tools = ("tools",) if launch.tools else ()
+        for condition in ("asks" if launch.asks else "alone", *tools, launch.dialect):
             template = _merge_tables(template, self.template.get("when", {}).get(condition, {}))
         return template
 

@@ -123,7 +123,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     """The attempt's own gateway: a unix socket on the host, and the token that is valid on it.
 
     `environment` configures clients inside a sandbox for it; the first model is the one to begin with. `meter`
-    returns the usage so far at any time.
+    returns the usage so far at any time. With `tools` an MCP server is at `/mcp`.
     """
 
     socket: Path
@@ -132,6 +132,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str]
     revoke: Callable[[], None]
     meter: Callable[[], MeteredUsage] = MeteredUsage
+    tools: bool = False
 
 
 _AFTER_A_CRASH = {

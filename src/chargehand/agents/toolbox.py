@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from chargehand.agents.contract import Snippets
 from chargehand.agents.patch.parsing import PatchProblem
@@ -158,15 +159,9 @@ class Toolbox:
         """Ask the repository map; raises `Mistake`."""
         if self._ask_map is None:
             raise Mistake("there is no repository map here: use search")
-        (given,) = checked.values()
-        try:
-            text = await self._ask_map(name, [given] if isinstance(given, str) else given)
-        except NotFoundError as error:
-            raise Mistake(f"{error.message}: use search") from error
-        except InfrastructureError as error:  # an error of the map, not of the attempt's sandbox
-            return ToolResult(text=f"the map could not be read: {error.message}. Use search.", failed=True)
-        shown, artifact = await self.shorten(text)
-        return ToolResult(text=shown, artifact=artifact)
+        result = await answer_query(self._ask_map, name, checked)
+        shown, artifact = await self.shorten(result.text)
+        return replace(result, text=shown, artifact=artifact)
 
     async def _run_command(self, command: str, seconds: float) -> ToolResult:
         """Run a command line to its end or its time limit; raises `Mistake`."""
@@ -191,6 +186,17 @@ class Toolbox:
             killed = "everything it started was killed. Give a longer `timeout`, or run less at once"
             end = f"[timed out after {seconds:g} s: {killed}]"
         return ToolResult(text=body + end, failed=result.timed_out, artifact=artifact)
+
+
+async def answer_query(ask: AskMap, name: str, checked: Mapping[str, Any]) -> ToolResult:
+    """Answer a query of the repository map; the text may be long."""
+    (given,) = checked.values()
+    try:
+        return ToolResult(text=await ask(name, [given] if isinstance(given, str) else given))
+    except NotFoundError as error:
+        return ToolResult(text=f"{error.message}: use search", failed=True)
+    except InfrastructureError as error:  # an error of the map, not of the attempt's sandbox
+        return ToolResult(text=f"the map could not be read: {error.message}. Use search.", failed=True)
 
 
 def _clean_output(data: bytes) -> str:

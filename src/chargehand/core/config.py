@@ -377,10 +377,10 @@ class KnowledgeConfig(Struct, frozen=True, kw_only=True):
 
     map: Annotated[
         bool,
-        KeySpec("whether native agents get the repository map; needs the optional part knowledge", meet="repo"),
+        KeySpec("whether agents get the repository map; needs the optional part knowledge", meet="repo"),
     ] = True
     library: Annotated[
-        bool, KeySpec("whether native agents with the map can search the reference library", meet="repo")
+        bool, KeySpec("whether agents with the map can search the reference library", meet="repo")
     ] = True
     lessons: Annotated[
         Literal["off", "on", "experiment"],

@@ -28,7 +28,7 @@ from chargehand.decisions.decider import Decider
 from chargehand.durable.admission import ConcurrencyLimit
 from chargehand.durable.workers import Role, Workers
 from chargehand.missions.journal import Journal
-from chargehand.models.contract import CallRecord
+from chargehand.models.contract import CallRecord, ToolService
 from chargehand.network.contract import EgressRequest, MirrorRequest
 from chargehand.policy.rules import Rules
 from chargehand.sandbox.contract import Sandbox, SandboxLimits, SandboxSpec
@@ -99,7 +99,7 @@ class EndpointRequest(Struct, frozen=True, kw_only=True):
 
     `first_turn` is the number of the first call, from 1. `kept` is the file that keeps the replies: a resumed
     attempt gets them from there. If `strict`, `on_diverged` is called with the first differing request, from
-    another thread; the other two callbacks are called on the event loop.
+    another thread; the other two callbacks are called on the event loop. `tools` are offered to its programs.
     """
 
     models: Sequence[str]
@@ -115,6 +115,7 @@ class EndpointRequest(Struct, frozen=True, kw_only=True):
     kept: Path | None = None
     strict: bool = True
     on_diverged: Callable[[Divergence], None] | None = None
+    tools: ToolService | None = None
 
 
 # Opens the model endpoint of one attempt, and closes it with every connection to it; raises `ConfigError` if a

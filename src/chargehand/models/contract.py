@@ -306,6 +306,14 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     retried: tuple[str, ...] = ()
 
 
+class ToolService(Protocol):
+    """Answers the messages of the Model Context Protocol that clients of a gateway send to `/mcp`."""
+
+    async def answer(self, message: Mapping[str, Any], /) -> Mapping[str, Any] | None:
+        """Return the reply to one JSON-RPC message, `None` if it takes none."""
+        ...
+
+
 class CallListeners(Struct, frozen=True, kw_only=True):
     """Callbacks for the calls of a gateway.
 

@@ -27,6 +27,7 @@ from chargehand.models.contract import (
     ModelCall,
     Operation,
     ServedModel,
+    ToolService,
 )
 from chargehand.models.dialects.base import (
     EmbeddingsFormat,
@@ -70,6 +71,7 @@ class ServedAttempt(Struct, frozen=True, kw_only=True):
 
     Its first call is turn `first_turn`. `calls` holds the replies that an earlier life of the attempt got, and
     keeps those of this one; it was made with the same `token`. If `token` is empty, the gateway makes one.
+    `tools` are offered to its programs at `/mcp`.
     """
 
     id: str
@@ -77,6 +79,7 @@ class ServedAttempt(Struct, frozen=True, kw_only=True):
     first_turn: int = 1
     calls: ReplayCache | None = None
     token: str = ""
+    tools: ToolService | None = None
 
 
 class GatewayLimits(Struct, frozen=True, kw_only=True):
@@ -127,6 +130,7 @@ class Gateway:
             reserve_seconds=self._limits.reserve_seconds,
         )
         self._attempt = attempt.id
+        self._tools = attempt.tools
         # Separately for each operation: counting tokens between two replies must not move the turns of a script.
         self._turns: dict[Operation, int] = {"reply": attempt.first_turn, "count": 1, "embed": 1}
         self._bares = 0
@@ -208,7 +212,9 @@ class Gateway:
             await answer.send(fault.status, JSON_HEADERS, body)
             return
         if isinstance(prepared, bytes):
-            await answer.send(200, JSON_HEADERS, b"" if request.method == "HEAD" else prepared)
+            # Only a notification to the tools has no reply: it is accepted.
+            body = b"" if request.method == "HEAD" else prepared
+            await answer.send(200 if prepared else 202, JSON_HEADERS, body)
             return
         # `revoke` cuts the requests registered here, and `close` waits for them.
         self._running[prepared] = asyncio.current_task()
@@ -232,6 +238,11 @@ class Gateway:
         self, request: HttpRequest, answer: HttpAnswer
     ) -> FallbackChain | CachedReplyHandler | bytes:
         """Return a whole answer, or the handler that gives it; raises `GatewayFault`."""
+        if shorten_path(request.path) == "/mcp" and self._tools is not None:
+            if request.method != "POST":  # there are no streams, and no sessions to end
+                raise GatewayFault("method_not_allowed", f"{request.path} takes only POST")
+            reply = await self._tools.answer(_decode_body(request))
+            return b"" if reply is None else msgspec.json.encode(reply)
         if shorten_path(request.path) == "/models":
             if request.method not in ("GET", "HEAD"):
                 raise GatewayFault("method_not_allowed", f"{request.path} takes only GET")

@@ -18,8 +18,8 @@ from chargehand.agents._json_rpc import RpcError, count_at, object_at, objects_a
 from chargehand.agents.acp import relay
 from chargehand.agents.acp.client import CAPABILITIES, AcpClient
 from chargehand.agents.acp.connection import AcpConnection
-from chargehand.agents.clis import SPECS, CliSpec
-from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext
+from chargehand.agents.clis import GATEWAY, SPECS, CliSpec
+from chargehand.agents.contract import ABILITIES, AgentOutcome, Assignment, AttemptContext, Endpoint
 from chargehand.agents.messages import UNANSWERED, message_address
 from chargehand.agents.programs.events import AgentEvent, SessionLog
 from chargehand.agents.programs.last_message import (
@@ -126,7 +126,8 @@ class AcpAgent:
         client = AcpClient(context, log)
         run = AcpRun()
         began = time.monotonic()
-        session = _AcpSession(assignment, context, client, log, answers, repairs)
+        names_tools = self._spec is None or not self._spec.acp_tools_by_settings
+        session = _AcpSession(assignment, context, client, log, answers, repairs, names_tools)
         work = session.run(program, environment, run)
         finished = await run_while_paid(work, context.endpoint)
         client.updates.flush()
@@ -149,7 +150,10 @@ class AcpAgent:
 
 
 class _AcpSession(Struct, frozen=True):
-    """One session with a running agent: our prompts, and its replies."""
+    """One session with a running agent: our prompts, and its replies.
+
+    `names_tools`: the session names the tools of the gateway.
+    """
 
     assignment: Assignment
     context: AttemptContext
@@ -157,13 +161,16 @@ class _AcpSession(Struct, frozen=True):
     log: SessionLog
     answers: tuple[str, ...]
     repairs: MessageRepairs
+    names_tools: bool
 
     async def prompt(self) -> str:
         """Send the prompt, then later messages of persons, and repairs; return why the agent stopped."""
         connection, updates = self.client.connection, self.client.updates
         hello = await greet(connection)
+        servers = tool_servers(self.context.endpoint, hello) if self.names_tools else []
+        setup = {"cwd": self.context.sandbox.cwd, "mcpServers": servers}
         try:
-            opened = await connection.request("session/new", {"cwd": self.context.sandbox.cwd, "mcpServers": []})
+            opened = await connection.request("session/new", setup)
         except RpcError as error:
             ways = ", ".join(text_at(each, "id") for each in objects_at(hello, "authMethods"))
             logins = f" (logs in by: {ways})" if ways else ""
@@ -295,6 +302,15 @@ async def greet(connection: AcpConnection) -> dict[str, Any]:
         version = hello.get("protocolVersion")
         raise RpcError(f"it speaks version {version!r} of the protocol, not {PROTOCOL_VERSION}")
     return hello
+
+
+def tool_servers(endpoint: Endpoint | None, hello: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the MCP server of the attempt's gateway in the form of ACP, if the agent can use it."""
+    able = object_at(hello, "agentCapabilities", "mcpCapabilities").get("http") is True
+    if endpoint is None or not endpoint.tools or not able:
+        return []
+    key = {"name": "Authorization", "value": f"Bearer {endpoint.token}"}
+    return [{"type": "http", "name": "chargehand", "url": f"{GATEWAY}/mcp", "headers": [key]}]
 
 
 def relayed_message_reader(connection: AcpConnection) -> ReadMessage:

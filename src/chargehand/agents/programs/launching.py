@@ -45,6 +45,8 @@ def launch_of(
         token=endpoint.token if endpoint else "",
         asks=asks,
         cwd=context.sandbox.cwd,
+        # An ACP agent gets the tools with its session.
+        tools=endpoint is not None and endpoint.tools and (spec.acp_tools_by_settings or not asks),
     )
 
 
@@ -58,6 +60,6 @@ def environment_of(spec: CliSpec | None, launch: CliLaunch | None, context: Atte
 
 async def write_files(sandbox: Sandbox, files: Mapping[str, str]) -> None:
     """Write settings files, by their paths below HOME."""
-    script = 'mkdir -p "$HOME/${1%/*}" && cat > "$HOME/$1"'
+    script = 'file=$HOME/$1; mkdir -p "${file%/*}" && cat > "$file"'
     for path, text in files.items():
         await sandbox.exec(["/bin/sh", "-c", script, "sh", path], stdin=text.encode(), cwd="/")

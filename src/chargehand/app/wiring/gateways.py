@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from chargehand.credentials.credentials import Credentials
     from chargehand.missions.services import EndpointRequest
     from chargehand.models.providers import ProviderLimits, Providers
+    from chargehand.models.replay_cache import ReplayCache
 
 # The usual soft limit is 1024, because of select(2); asyncio waits with epoll(7).
 _OPEN_FILES = 16_384
@@ -86,7 +87,6 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
         """Serve the models of one attempt during the block; see `OpenGateway`."""
         from chargehand.core.redaction import Redactor
         from chargehand.models.gateway import Gateway, GatewayLimits, ServedAttempt, new_token
-        from chargehand.models.replay_cache import ReplayCache
 
         _raise_open_file_limit()
         attempt = wanted.attempt
@@ -99,15 +99,8 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
         token = new_token()
         ledger = self._ledger(wanted)
         async with contextlib.AsyncExitStack() as stack:
-            calls = None
-            if wanted.kept is not None:
-                calls = ReplayCache(
-                    wanted.kept,
-                    secrets=secrets,
-                    token=token,
-                    strict=wanted.strict,
-                    on_diverged=wanted.on_diverged,
-                )
+            calls = _open_replies(wanted, secrets, token)
+            if calls is not None:
                 # The stack closes in reverse order: gateway, providers, and the file of stored replies last.
                 stack.callback(calls.close)
             for model in with_fallbacks(served):
@@ -116,7 +109,12 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
                 Gateway(
                     served,
                     ServedAttempt(
-                        id=attempt, ledger=ledger, first_turn=wanted.first_turn, calls=calls, token=token
+                        id=attempt,
+                        ledger=ledger,
+                        first_turn=wanted.first_turn,
+                        calls=calls,
+                        token=token,
+                        tools=wanted.tools,
                     ),
                     CallListeners(
                         on_call=meter.count_call,
@@ -137,9 +135,10 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
                 socket=socket,
                 token=token,
                 models=tuple(map(self._endpoint_model, served)),
-                environment=_client_environment(token, served[0].name),
+                environment=_client_environment(token, served[0].name, tools=wanted.tools is not None),
                 revoke=gateway.revoke,
                 meter=meter.read,
+                tools=wanted.tools is not None,
             )
 
     def _ledger(self, wanted: EndpointRequest) -> Ledger:
@@ -185,6 +184,16 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
             # A call with a picture is passed to the next model of the chain that accepts it.
             images=any(one.images for one in (model, *model.fallback)),
         )
+
+
+def _open_replies(wanted: EndpointRequest, secrets: Mapping[str, str], token: str) -> ReplayCache | None:
+    from chargehand.models.replay_cache import ReplayCache
+
+    if wanted.kept is None:
+        return None
+    return ReplayCache(
+        wanted.kept, secrets=secrets, token=token, strict=wanted.strict, on_diverged=wanted.on_diverged
+    )
 
 
 class _Meter:
@@ -245,11 +254,12 @@ def _raise_open_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _client_environment(token: str, model: str) -> dict[str, str]:
+def _client_environment(token: str, model: str, *, tools: bool) -> dict[str, str]:
     """Return the variables by which clients in a sandbox find the endpoint."""
     address = f"http://127.0.0.1:{GATEWAY_PORT}"
     return {
         "CHARGEHAND_GATEWAY": address,
+        **({"CHARGEHAND_MCP": f"{address}/mcp"} if tools else {}),
         "CHARGEHAND_MODEL": model,
         "OPENAI_BASE_URL": f"{address}/v1",
         # The older name, which some clients still use.

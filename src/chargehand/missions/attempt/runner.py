@@ -69,8 +69,9 @@ from chargehand.missions.sandboxes.provisioning import (
     attempt_purpose,
 )
 from chargehand.missions.sandboxes.slots import SlotQueue
-from chargehand.missions.services import EndpointRequest, Services
+from chargehand.missions.services import Egress, EndpointRequest, Services
 from chargehand.missions.transcript import count_replies
+from chargehand.models.contract import ToolService
 from chargehand.sandbox.contract import OnOutput, Sandbox
 from chargehand.workspace.scan import Scan
 from chargehand.workspace.workspace import Workspace
@@ -189,8 +190,10 @@ class AttemptRunner:
         """Run the agent in its own sandbox; return its outcome, the last scan, and critical findings."""
         attempt = assignment.attempt
         own = (self.services, self.journal, self.control)
+        saved = _SavedTree(self.journal, tree)
         async with contextlib.AsyncExitStack() as stack:
-            endpoint = await stack.enter_async_context(self._open_endpoint(agent, assignment))
+            code_map, tools = self._open_map(agent, assignment, saved, stack)
+            endpoint = await stack.enter_async_context(self._open_endpoint(agent, assignment, tools))
             # If the models are called outside the sandbox, nothing inside can reach them.
             gateway = None if endpoint is None or agent.checkpoints_itself else endpoint.socket
             egress = await stack.enter_async_context(self.provisioner.egress(purpose=AGENT, attempt=attempt))
@@ -223,17 +226,14 @@ class AttemptRunner:
                 resumed=resumed,
                 inspector=self.inspector,
                 snippets=await self._open_snippets(agent, attempt),
-                code_map=self._open_map(agent, stack),
+                code_map=code_map,
             )
             keep = functools.partial(self._keep_interrupted, agent, attempt, workspace, PAUSED)
             async with self._watch(agent, attempt, workspace, sandbox) as watch:
+                saved.watch = watch
                 with self.control.keeping(keep):
                     outcome, critical = await self._run_agent(agent, assignment, context, snapshot, watch)
-                # From here on nothing that still runs inside may cost money or reach a host.
-                if endpoint is not None:
-                    endpoint.revoke()
-                if egress is not None:
-                    await egress.close()
+                await _cut_off(endpoint, egress)
                 await self.control.may_go_on()
                 self.control.detach(sandbox)  # frozen permanently: a resume must not thaw it
                 self._record_command(agent, sandbox, outcome)
@@ -247,7 +247,9 @@ class AttemptRunner:
             return outcome, scan, critical
 
     @contextlib.asynccontextmanager
-    async def _open_endpoint(self, agent: Agent, assignment: Assignment) -> AsyncIterator[Endpoint | None]:
+    async def _open_endpoint(
+        self, agent: Agent, assignment: Assignment, tools: ToolService | None
+    ) -> AsyncIterator[Endpoint | None]:
         """Open the attempt's own gateway if its agent calls models."""
         if not agent.models:
             yield None
@@ -283,6 +285,7 @@ class AttemptRunner:
             kept=replies_path(self.services.home, attempt),
             strict=not agent.checkpoints_itself,
             on_diverged=record_divergence,
+            tools=tools,
             on_call=lambda call: record(call_event(call)),
             on_alert=lambda spent: record(
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)
@@ -291,10 +294,23 @@ class AttemptRunner:
         async with self.services.open_gateway(wanted) as endpoint:
             yield endpoint
 
-    def _open_map(self, agent: Agent, stack: contextlib.AsyncExitStack) -> CodeMap | None:
-        """Return the repository map for a native agent, open as long as the stack."""
+    def _open_map(
+        self, agent: Agent, assignment: Assignment, saved: _SavedTree, stack: contextlib.AsyncExitStack
+    ) -> tuple[CodeMap | None, ToolService | None]:
+        """Return the repository map for a native agent, or its queries for another agent that calls models.
+
+        They are open as long as the stack.
+        """
         opening = self.services.open_map
-        return None if agent.kind != "native" or opening is None else stack.enter_context(opening())
+        if not agent.models or opening is None:
+            return None, None
+        code_map = stack.enter_context(opening())
+        if agent.kind == "native":
+            return code_map, None
+        # Imported here: it loads the tools of native agents, of which most other agents need nothing.
+        from chargehand.agents.map_service import MapService
+
+        return None, MapService(code_map, saved, assignment.role)
 
     async def _open_snippets(self, agent: Agent, attempt: str) -> Snippets | None:
         """Return the runner of a native agent's snippets; if it is unavailable, log the reason."""
@@ -466,3 +482,27 @@ class AttemptRunner:
             reverted=reverted,
             degraded=inspection.reason if inspection.degraded else "",
         )
+
+
+class _SavedTree:
+    """Saves the workspace of an attempt, which began at `tree`, and returns its tree."""
+
+    def __init__(self, journal: Journal, tree: str) -> None:
+        self.watch: WorkspaceWatch | None = None
+        self._journal = journal
+        self._tree = tree
+        self._before = len(journal.state.checkpoints)
+
+    async def __call__(self) -> str:
+        if self.watch is not None:
+            await self.watch.save()
+        made = self._journal.state.checkpoints[self._before :]
+        return made[-1].tree if made else self._tree
+
+
+async def _cut_off(endpoint: Endpoint | None, egress: Egress | None) -> None:
+    """Take models and hosts away: nothing that still runs inside may cost money or reach a host."""
+    if endpoint is not None:
+        endpoint.revoke()
+    if egress is not None:
+        await egress.close()

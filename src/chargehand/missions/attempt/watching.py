@@ -162,7 +162,7 @@ class FileChangeLog:
 
 @dataclass(eq=False, slots=True)
 class WorkspaceWatch:
-    """Watches one attempt: `follow` while its agent works, `finish` once its sandbox is frozen.
+    """Watches one attempt: `follow` while its agent works, `save` on demand, `finish` once its sandbox is frozen.
 
     `keep` makes a checkpoint with the given trigger, while the sandbox is frozen; without it (a driven agent has
     one after each act) changes are only logged. `inspect` inspects a checkpoint's scan while the agent works on.
@@ -186,6 +186,8 @@ class WorkspaceWatch:
     _ready: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _watcher: Watcher | None = field(init=False, default=None)
     _root: Path | None = field(init=False, default=None)
+    _follows: bool = field(init=False, default=False)
+    _savers: list[asyncio.Event] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._timer = CheckpointTimer(self.pace)
@@ -218,6 +220,15 @@ class WorkspaceWatch:
                 scan = await self.keep("time" if due else "count")
             await self.inspect(scan)
             last, files = self.clock.monotonic(), now
+
+    async def save(self) -> None:
+        """Return once all changes until now are in a checkpoint; at once if they cannot be watched."""
+        if self.keep is None or not self._follows:
+            return
+        saved = asyncio.Event()
+        self._savers.append(saved)
+        self._ready.set()
+        await saved.wait()
 
     async def finish(self) -> None:
         """Record the changes seen so far and stop watching."""
@@ -270,6 +281,19 @@ class WorkspaceWatch:
     # --- the loop
 
     async def _follow(self) -> None:
+        self._follows = True
+        try:
+            await self._follow_changes()
+        finally:
+            self._follows = False
+            self._release_savers(len(self._savers))
+
+    def _release_savers(self, count: int) -> None:
+        saved, self._savers = self._savers[:count], self._savers[count:]
+        for each in saved:
+            each.set()
+
+    async def _follow_changes(self) -> None:
         while self._watcher is not None and self._watcher.alive:
             # Unless something changes, nothing has to be done before the first of these times.
             now, waits = self.clock.monotonic(), [self.pace.look]
@@ -294,17 +318,26 @@ class WorkspaceWatch:
             if self._log.has_batches and now - self._logged >= self.pace.note:
                 self._log.write()
                 self._logged = now
-            due = self._timer.at
-            if self.keep is not None and due is not None and self.clock.monotonic() >= due[0]:
-                await self.control.may_go_on()
-                # Frozen, so that the checkpoint contains a tree that existed at one moment.
-                async with self.control.frozen(self.sandbox):
-                    await self._sync()
-                    self._log.write()
-                    scan = await self.keep(due[1])
-                    self._timer.reset()
-                # Inspected after the thaw: the agent need not wait for the rules.
-                await self.inspect(scan)
+            await self._save_if_due()
             await asyncio.sleep(min(0.05, self.pace.quiet))  # a busy agent must not keep this loop spinning
         if self._watcher is not None:
             self._log.write_gap("no_watcher")
+
+    async def _save_if_due(self) -> None:
+        """Make a checkpoint if the pace demands one, or if `save` was called and something has changed."""
+        savers = len(self._savers)
+        if savers:
+            await self._sync()
+        due = self._timer.at
+        paced = due is not None and self.clock.monotonic() >= due[0]
+        if self.keep is not None and due is not None and (paced or savers):
+            await self.control.may_go_on()
+            # Frozen, so that the checkpoint contains a tree that existed at one moment.
+            async with self.control.frozen(self.sandbox):
+                await self._sync()
+                self._log.write()
+                scan = await self.keep(due[1] if paced else "query")
+                self._timer.reset()
+            # Inspected after the thaw: the agent need not wait for the rules.
+            await self.inspect(scan)
+        self._release_savers(savers)
