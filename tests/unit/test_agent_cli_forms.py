@@ -180,8 +180,17 @@ def test_codex_asks_through_its_adapter_and_never_by_itself() -> None:
 
 def test_claude_uses_the_default_permission_mode_if_asking_is_on() -> None:
     (text,) = SPECS["claude"].files(replace(LAUNCH, asks=True)).values()
-    assert json.loads(text) == {"permissions": {"defaultMode": "default"}}
+    assert json.loads(text) == {"permissions": {"defaultMode": "default", "allow": ["mcp__chargehand"]}}
     assert SPECS["claude"].files(LAUNCH) == {}
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini", "opencode", "qwen"])
+def test_a_cli_is_configured_for_the_tools_of_the_gateway_if_it_has_some(name: str) -> None:
+    for tools in (True, False):
+        launch, spec = replace(LAUNCH, tools=tools), SPECS[name]
+        settings = [*spec.words(launch), *spec.environment(launch).values(), *spec.files(launch).values()]
+        assert any("http://127.0.0.1:8871/mcp" in text for text in settings) is tools
+        assert "{tools}" not in settings
 
 
 @pytest.mark.parametrize(
