@@ -22,7 +22,10 @@ from chargehand.bench.records import Arm, BenchResult, BenchSuite, RunHeader
 from chargehand.bench.results import RunDirectory, create_run, find_run
 from chargehand.bench.runner import BenchRunner, bench_root, check_suite, new_run, outcome_digest
 from chargehand.bench.suites import load_suite
+from chargehand.configuration.locations import state_home
+from chargehand.core.choices import ChoiceOutcome
 from chargehand.core.errors import RefusedError, StoreError, UsageError
+from chargehand.store.evidence import BenchEvidence
 
 pytestmark = pytest.mark.needs_bwrap
 DATA = Path(__file__).parents[3] / "shared/data/humaneval_0_81.jsonl.gz"
@@ -84,6 +87,10 @@ def finish(cli: Cli, run: RunDirectory, suite: BenchSuite, jobs: int = 1) -> tup
     return asyncio.run(BenchRunner(run, suite, cli.environ, jobs=jobs).work())
 
 
+def evidence(cli: Cli) -> tuple[ChoiceOutcome, ...]:
+    return BenchEvidence(state_home(cli.environ)).read()
+
+
 def test_a_run_from_start_to_export(cli: Cli, root: Path, tmp_path: Path) -> None:
     arguments = ("--agent", shell(MEND), "--jobs", "2", "--seed", "9", "--name", "good")
     done = cli.say("bench", "run", str(root), *arguments, cwd=tmp_path)
@@ -119,6 +126,14 @@ def test_a_run_from_start_to_export(cli: Cli, root: Path, tmp_path: Path) -> Non
     assert [(each.id, each.unsupported) for each in tasks.problems] == [("one", ""), ("two", "")]
     shown = cli.say("bench", "show", "good", cwd=tmp_path, as_json=False)
     assert "2 solved, 0 false green" in shown.stdout
+    for name, good in (("good", [True, True]), ("bad", [False, False])):
+        learned = cli.say("bench", "learn", name, cwd=tmp_path).document
+        assert (learned["run"], learned["attempts"]) == (name, 2)
+        assert [each.is_good for each in evidence(cli) if each.work.startswith(name)] == good
+    assert cli.say("bench", "learn", "bad", "--forget", cwd=tmp_path).document["attempts"] == 0
+    assert [(each.is_good, each.kind) for each in evidence(cli)] == [(True, f"bench/{root.name}")] * 2
+    cli.refused("not_found", 2, "bench", "learn", "bad", "--forget", cwd=tmp_path)
+    cli.refused("not_found", 2, "bench", "learn", "../good", "--forget", cwd=tmp_path)
     cli.refused("not_found", 2, "bench", "show", "nothing", cwd=tmp_path)
     cli.refused("bench_exists", 1, "bench", "run", str(root), *arguments, cwd=tmp_path)
     cli.refused("usage", 2, "bench", "compare", "good", cwd=tmp_path)

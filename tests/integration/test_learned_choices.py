@@ -108,6 +108,32 @@ def test_the_agent_that_works_is_chosen_after_outcomes_of_both(tmp_path: Path) -
     assert later.request.why.endswith("from 10 attempts")
 
 
+def test_the_first_mission_of_a_project_learns_from_benchmarks(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.configure("[decisions]\nlearned = true\nexplore = false\n")
+    with App.open(environ=project.environ, cwd=project.repo) as app:
+        for run, good in (("a", "broken"), ("b", "works")):
+            app.store.evidence.write(
+                run,
+                [
+                    ChoiceOutcome(
+                        candidate=Candidate(agent=agent),
+                        is_good=agent == good,
+                        kind="bench/suite",
+                        work=f"{run}/{number}",
+                    )
+                    for number in range(20)
+                    for agent in AGENTS
+                ],
+            )
+        app.store.evidence.remove("a")
+    learned = project.run(1)
+    assert learned.request is not None
+    assert (learned.request.agent, learned.status) == ("works", "promoted")
+    with StateReader.open(environ=project.environ, cwd=project.repo) as reader:
+        assert replay_choices(reader).same == 1
+
+
 def test_a_risky_green_change_is_reviewed_by_a_person(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.configure("[decisions]\nlearned = true\nreview_percent = 99\n")

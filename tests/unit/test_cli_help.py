@@ -88,7 +88,7 @@ def test_the_set_of_commands_is_complete() -> None:
     groups = {
         "mission": "forecast list show plan report watch diff log pause resume send answer continue fork cancel "
         "rollback promote discard",
-        "bench": "check run resume list show compare export",
+        "bench": "check run resume list show compare export learn",
         "gateway": "serve record replay",
         "secret": "set list remove",
         "checkpoint": "list show diff restore undo",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from random import Random
 
@@ -101,6 +102,32 @@ def test_who_does_not_want_to_explore_gets_the_best_estimate() -> None:
 def test_outcomes_of_another_project_count_less_than_its_own() -> None:
     elsewhere = outcomes(*[("one", False, 0.5), ("two", True, 0.5)] * 15, kind="q")
     assert "from 0 attempts" in render_reasons(MEANS.choose(request(*MODELS), elsewhere).reasons)
+
+
+def benchmarks(solved: dict[str, int], *, suite: str = "bench/s", problems: int = 40) -> ChoiceHistory:
+    ends = [(model, number < many, 0.5) for model, many in solved.items() for number in range(problems)]
+    return ChoiceHistory(benchmarks=outcomes(*ends, kind=suite).outcomes)
+
+
+def test_benchmarks_rank_models_before_the_first_outcome_and_are_outweighed_by_outcomes() -> None:
+    known = benchmarks({"one": 10, "two": 30, "three": 12})
+    assert MEANS.choose(request(*MODELS), ChoiceHistory()).chosen == Candidate(agent="native", model="one")
+    choice = MEANS.choose(request(*MODELS), known)
+    assert choice.chosen == Candidate(agent="native", model="two")
+    assert "from 0 attempts" in render_reasons(choice.reasons)
+    own = outcomes(*[("two", False, 0.5), ("one", True, 0.5)] * 15)
+    both = replace(own, benchmarks=known.benchmarks)
+    assert MEANS.choose(request(*MODELS), both).chosen == Candidate(agent="native", model="one")
+
+
+def test_an_easy_suite_promises_nothing_about_a_project() -> None:
+    easy = benchmarks({"one": 40, "two": 40, "three": 40})
+    hard = benchmarks({"one": 1, "two": 1, "three": 1})
+    chances = [
+        re.findall(r"(\d+)% chance", render_reasons(MEANS.choose(request(*MODELS), each).reasons))
+        for each in (easy, hard, ChoiceHistory())
+    ]
+    assert chances[0] == chances[1] == chances[2]
 
 
 def test_a_cheap_model_is_preferred_while_a_task_is_worth_little() -> None:

@@ -277,6 +277,33 @@ def export(out: Output, name: str, inspect: Path | None, harbor: Path | None, ht
 # --- helpers
 
 
+@bench.command()
+@click.argument("name", metavar="RUN")
+@click.option("--forget", is_flag=True, help="Take the results of the run back.")
+@json_option
+def learn(out: Output, name: str, forget: bool) -> None:
+    """Let choices of agents and models learn from the results of a run.
+
+    They count as work of another kind than that of your projects, whose own results outweigh them. Learning again
+    replaces what was learned from the run. They are used if `decisions.learned` is on.
+
+    \b
+    Example:
+      chargehand bench learn 20260101-120000-1a2b
+    """
+    from chargehand.app.composition import App
+    from chargehand.bench.evidence import learn_run
+
+    with App.open() as app:
+        if forget:
+            app.store.evidence.remove(name)
+            count = 0
+        else:
+            count = learn_run(app, _find(name))
+    out.document({"run": name, "attempts": count})
+    out.text(f"{count} attempts of {name} count as evidence for choices")
+
+
 def _write(path: Path, content: bytes) -> None:
     from chargehand.core.errors import UsageError
 

@@ -274,9 +274,13 @@ class ChoiceOutcome(Struct, frozen=True, kw_only=True):
 
 
 class ChoiceHistory(Struct, frozen=True, kw_only=True):
-    """The outcomes of earlier choices, oldest first."""
+    """The outcomes of earlier choices, oldest first.
+
+    `benchmarks` are outcomes of other kinds of work: they tell how agents and models compare before any choice.
+    """
 
     outcomes: tuple[ChoiceOutcome, ...] = ()
+    benchmarks: tuple[ChoiceOutcome, ...] = ()
 
     def after(self, outcome: ChoiceOutcome) -> ChoiceHistory:
         """Return the history with one more outcome."""

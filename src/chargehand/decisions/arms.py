@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from chargehand.core.choices import Candidate, ChoiceOutcome, PossibleCandidate
+from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome, PossibleCandidate
+from chargehand.decisions.routing.prior import PriorRow
+from chargehand.decisions.routing.published import add_published_prior
 from chargehand.decisions.routing.records import (
     AttemptEnds,
     HistoryRecord,
@@ -32,6 +34,17 @@ def make_arm(each: PossibleCandidate) -> RouterCandidate:
         model=served or candidate.model or "",
         is_free=each.model is not None and each.model.is_free,
     )
+
+
+def add_known_priors(candidates: Sequence[RouterCandidate], history: ChoiceHistory) -> tuple[RouterCandidate, ...]:
+    """Return the candidates with what published outcomes and the benchmarks of the history tell about them."""
+    models = {each.id: each.model for each in candidates}
+    rows = []
+    for each in history.benchmarks:
+        agent, name = each.candidate.agent, each.candidate.model or ""
+        model = models.get(name_arm(each.candidate), name)
+        rows.append(PriorRow(kind=each.kind, agent=agent, model=model, solved=each.is_good, cost=each.cost_usd))
+    return add_published_prior(candidates, rows)
 
 
 def describe_estimate(chance: float, price: float, *, costs: int, outcomes: int) -> str:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from chargehand.core.choices import Candidate, ChoiceHistory
 from chargehand.core.records import Band, MissionForecast
-from chargehand.decisions.arms import name_arm
+from chargehand.decisions.arms import add_known_priors, name_arm
 from chargehand.decisions.folds import fold_outcomes
 from chargehand.decisions.forecast_records import ForecastDraw, ForecastFacts, LogNormal, TaskProspect
 from chargehand.decisions.forecasting.attempts import (
@@ -25,7 +25,6 @@ from chargehand.decisions.forecasting.attempts import (
     sample_seconds,
 )
 from chargehand.decisions.forecasting.durations import DurationBelief, learn_duration
-from chargehand.decisions.routing.published import add_published_prior
 from chargehand.decisions.routing.records import RouterCandidate
 from chargehand.decisions.routing.state import RHOS, Array, KindBelief, TaskBelief
 
@@ -51,7 +50,7 @@ def learn_arm(facts: ForecastFacts, history: ChoiceHistory) -> ArmBeliefs:
     """
     _check_facts(facts)
     arm = _read_arm(facts)
-    (arm,) = add_published_prior([arm])
+    (arm,) = add_known_priors([arm], history)
     state = fold_outcomes(history, [arm])
     return ArmBeliefs(
         arm=arm,

@@ -17,10 +17,9 @@ from chargehand.core.choices import (
     find_exclusion,
 )
 from chargehand.core.records import ChoiceReason, ReasonCode
-from chargehand.decisions.arms import describe_estimate, make_arm, name_arm
+from chargehand.decisions.arms import add_known_priors, describe_estimate, make_arm, name_arm
 from chargehand.decisions.folds import fold_outcomes
 from chargehand.decisions.learned_steps import StepStakes, choose_next_step
-from chargehand.decisions.routing.published import add_published_prior
 from chargehand.decisions.routing.records import RouterBudget, RouterChoice
 from chargehand.decisions.routing.router import choose_from
 from chargehand.decisions.routing.state import TaskBelief
@@ -79,7 +78,7 @@ class LearnedRules(Struct, frozen=True, kw_only=True):
             money_left=context.money_left,
             explores=self.explores and context.explores,
         )
-        arms = add_published_prior([make_arm(each) for each in options])
+        arms = add_known_priors([make_arm(each) for each in options], history)
         state = fold_outcomes(history, arms, budget)
         return choose_from(state, TaskBelief(kind=context.kind), arms, budget, seed)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 from chargehand.core.choices import ChoiceHistory
-from chargehand.decisions.arms import name_arm
+from chargehand.decisions.arms import add_known_priors, name_arm
 from chargehand.decisions.explanation import LearnedArm
 from chargehand.decisions.folds import fold_outcomes
-from chargehand.decisions.routing.published import add_published_prior
 from chargehand.decisions.routing.records import RouterCandidate
 from chargehand.decisions.routing.router import estimate_arms
 from chargehand.decisions.routing.state import TaskBelief
@@ -23,11 +22,12 @@ def learn_arms(history: ChoiceHistory, kind: str) -> tuple[LearnedArm, ...]:
     candidates = {name_arm(each.candidate): each.candidate for each in ends}
     if not candidates:
         return ()
-    arms = add_published_prior(
+    arms = add_known_priors(
         [
             RouterCandidate(id=name, agent=each.agent, model=each.model or "")
             for name, each in sorted(candidates.items())
-        ]
+        ],
+        history,
     )
     state = fold_outcomes(history, arms)
     estimates = estimate_arms(state, TaskBelief(kind=kind), arms)

@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from chargehand.core.choices import Candidate, Choice, ChoiceContext, ChoiceHistory, Strategy, find_exclusion
 from chargehand.core.records import ChoiceReason
-from chargehand.decisions.arms import describe_estimate, name_arm
+from chargehand.decisions.arms import add_known_priors, describe_estimate, name_arm
 from chargehand.decisions.assessment import CauseClass, FailureFacts, diagnose
 from chargehand.decisions.folds import fold_outcomes
 from chargehand.decisions.routing.next_steps import ASK, STOP, choose_step
-from chargehand.decisions.routing.published import add_published_prior
 from chargehand.decisions.routing.records import (
     ArmEstimates,
     PossibleStep,
@@ -119,12 +118,13 @@ def _repeat(chosen: Candidate) -> _Way:
 
 def _estimate(context: ChoiceContext, history: ChoiceHistory, ways: Sequence[_Way]) -> ArmEstimates:
     """Return the estimates for all arms of the steps, in their order, on the task as its attempts show it."""
-    arms = add_published_prior(
+    arms = add_known_priors(
         [
             RouterCandidate(id=arm, agent=candidate.agent, model=arm.removeprefix(f"{candidate.agent} with "))
             for way in ways
             for arm, candidate in zip(way.arms, way.candidates, strict=True)
-        ]
+        ],
+        history,
     )
     unique = tuple({each.id: each for each in arms}.values())
     state = fold_outcomes(history, unique)

@@ -41,7 +41,7 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     **dict.fromkeys(("config get", "config list", "config unset", "config path", "config edit"), _HERE),
     "branch clean": _HERE,
     **dict.fromkeys(("bench check", "bench run", "bench resume"), _HERE),
-    **dict.fromkeys(("bench list", "bench show", "bench compare", "bench export"), _HERE),
+    **dict.fromkeys(("bench list", "bench show", "bench compare", "bench export", "bench learn"), _HERE),
     "map": "it reads any commit of your checkout, and may index it for minutes",
     **dict.fromkeys(
         ("library add", "library update", "library list", "library search", "library remove"),

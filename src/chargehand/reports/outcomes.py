@@ -63,8 +63,8 @@ class _KnownOutcomes(Struct, kw_only=True):
 class OutcomeHistory:
     """Reads the ended attempts of all projects; a later call reads only the missions with new ends or words.
 
-    `store` opens the store at the first call. The history depends only on the logs, not on when it was read: a
-    derived file saves reading them again in a new process, while it fits them.
+    `store` opens the store at the first call. The history depends only on the logs and on the chosen benchmarks,
+    not on when it was read: a derived file saves reading the logs again in a new process, while it fits them.
     """
 
     def __init__(self, store: Callable[[], Store]) -> None:
@@ -91,7 +91,8 @@ class OutcomeHistory:
             if self._unsaved >= _MANY:
                 store.derived.write(_FILE, msgspec.msgpack.encode(known))
                 self._unsaved = 0
-            return ChoiceHistory(outcomes=tuple(filter(None, known.outcomes.values())))
+            outcomes = tuple(filter(None, known.outcomes.values()))
+            return ChoiceHistory(outcomes=outcomes, benchmarks=store.evidence.read())
 
     def _read(self, known: _KnownOutcomes, log: EventLog, page: Sequence[Event]) -> None:
         known.judged |= {each.mission for each in page if each.type in LATER_WORDS}

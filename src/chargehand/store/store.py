@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
     from chargehand.store.alerts import Alerts, Followers
     from chargehand.store.derived import DerivedFiles
     from chargehand.store.envelopes import Envelope
+    from chargehand.store.evidence import BenchEvidence
     from chargehand.store.idempotency import IdempotencyKeys
     from chargehand.store.lessons import Lessons
     from chargehand.store.networks import NetworkVersions
@@ -160,6 +161,13 @@ class Store:
         from chargehand.store.derived import DerivedFiles
 
         return DerivedFiles(self.home, read_only=self.database.read_only)
+
+    @cached_property
+    def evidence(self) -> BenchEvidence:
+        """Outcomes of benchmarks that count as evidence for choices."""
+        from chargehand.store.evidence import BenchEvidence
+
+        return BenchEvidence(self.home)
 
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
         """Remove the payload of one line for good, also from old pages; the chain stays whole and verifies.

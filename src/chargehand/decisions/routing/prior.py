@@ -75,21 +75,48 @@ def prepare(prior_rows: Iterable[PriorRow], candidates: Sequence[RouterCandidate
 
 def fit_prior(rows: Sequence[PriorRow]) -> PublishedPrior:
     """Return the parts of the arms that explain the outcomes best."""
-    skill, price = _fit(_skills(rows), *_SKILL), _fit(_prices(rows), *_PRICE)
+    skill, price = _fit(_skills(rows), _SKILL), _fit(_prices(rows), _PRICE)
+    return PublishedPrior(skill=skill.level, log_price=price.level, arms=_join_arms(skill.arms, price.arms))
+
+
+def extend_prior(prior: PublishedPrior, rows: Sequence[PriorRow]) -> PublishedPrior:
+    """Return a prior that also knows the arms of further rows; the mean levels of kinds stay.
+
+    The part of such an arm is that of the prior, or what the prior predicts of it, moved by its rows.
+    """
+    skill, price = _effects_of(prior)
+    keys = {(row.agent, row.model) for row in rows}
+    found = []
+    for effects, cells, variances in ((skill, _skills(rows), _SKILL), (price, _prices(rows), _PRICE)):
+        begin = {key: effects.arms.get(key) or _predict_part(key, effects, variances) for key in keys}
+        found.append({**effects.arms, **_fit(cells, variances, begin).arms})
+    return replace(prior, arms=_join_arms(*found))
+
+
+def _predict_part(key: Key, effects: _Effects, variances: tuple[float, float]) -> _Cell:
+    agent, model = key
+    part = _part(RouterCandidate(id=model, agent=agent, model=model), effects, variances, (0.0, 0.0))
+    return _Cell(part.value, part.variance - variances[1])
+
+
+def _join_arms(skills: Mapping[Key, _Cell], prices: Mapping[Key, _Cell]) -> tuple[PublishedArm, ...]:
     arms = []
-    for (agent, model), cell in skill.arms.items():
-        cost = price.arms.get((agent, model))
+    for (agent, model), cell in skills.items():
+        cost = prices.get((agent, model))
         log_price = None if cost is None else (cost.value, cost.variance)
-        skills = (cell.value, cell.variance)
-        arms.append(PublishedArm(agent=agent, model=model, skill=skills, log_price=log_price))
-    return PublishedPrior(skill=skill.level, log_price=price.level, arms=tuple(arms))
+        arms.append(PublishedArm(agent=agent, model=model, skill=(cell.value, cell.variance), log_price=log_price))
+    return tuple(arms)
+
+
+def _effects_of(prior: PublishedPrior) -> tuple[_Effects, _Effects]:
+    skill = _Effects({(each.agent, each.model): _Cell(*each.skill) for each in prior.arms}, prior.skill)
+    priced = {(each.agent, each.model): _Cell(*each.log_price) for each in prior.arms if each.log_price}
+    return skill, _Effects(priced, prior.log_price)
 
 
 def add_prior(prior: PublishedPrior, candidates: Sequence[RouterCandidate]) -> tuple[RouterCandidate, ...]:
     """Return the candidates with their parts of a fitted prior, as `prepare` does."""
-    skill = _Effects({(each.agent, each.model): _Cell(*each.skill) for each in prior.arms}, prior.skill)
-    priced = {(each.agent, each.model): _Cell(*each.log_price) for each in prior.arms if each.log_price}
-    price = _Effects(priced, prior.log_price)
+    skill, price = _effects_of(prior)
     level = RouterPrior(skill=skill.level, log_price=price.level)
     known = [each for each in candidates if each.list_price and (each.agent, each.model) in skill.arms]
     lines = [
@@ -160,8 +187,17 @@ def _prices(rows: Iterable[PriorRow]) -> dict[tuple[str, Key], _Cell]:
     return {key: _Cell(fmean(values), _SPREAD / len(values)) for key, values in logs.items()}
 
 
-def _fit(cells: Mapping[tuple[str, Key], _Cell], shared: float, own: float) -> _Effects:
-    """Fit value = level of the kind + part of the arm by alternating weighted means; arms shrink towards 0."""
+def _fit(
+    cells: Mapping[tuple[str, Key], _Cell],
+    variances: tuple[float, float],
+    begin: Mapping[Key, _Cell] | None = None,
+) -> _Effects:
+    """Fit value = level of the kind + part of the arm by alternating weighted means.
+
+    Arms shrink towards where they `begin`, by default at 0.
+    """
+    shared, own = variances
+    begin = begin or {}
     kinds = sorted({kind for kind, _ in cells})
     arms = sorted({arm for _, arm in cells})
     if not kinds:
@@ -172,9 +208,10 @@ def _fit(cells: Mapping[tuple[str, Key], _Cell], shared: float, own: float) -> _
     for _ in range(_ROUNDS):
         for arm, found in by_arm.items():
             weights = [1 / (own + cell.variance) for _, cell in found]
-            total = 1 / shared + math.fsum(weights)
+            start = begin.get(arm, _Cell(0.0, shared))
+            total = 1 / start.variance + math.fsum(weights)
             pulled = math.fsum(w * (c.value - levels[k]) for w, (k, c) in zip(weights, found, strict=True))
-            parts[arm] = _Cell(pulled / total, 1 / total)
+            parts[arm] = _Cell((start.value / start.variance + pulled) / total, 1 / total)
         for kind in kinds:
             pairs = [
                 (1 / (own + c.variance), c.value - parts[a].value) for (k, a), c in cells.items() if k == kind

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from chargehand.core.codec import decode_as
 from chargehand.core.text import late_pattern
-from chargehand.decisions.routing.prior import PublishedPrior, add_prior
+from chargehand.decisions.routing.prior import PriorRow, PublishedPrior, add_prior, extend_prior
 from chargehand.decisions.routing.records import RouterCandidate
 
 _DATE = late_pattern(r"-(20\d{6}|20\d\d-\d\d-\d\d|latest)$")
@@ -23,9 +23,16 @@ def published_prior() -> PublishedPrior:
     return decode_as((files("chargehand.decisions.routing") / "published.json").read_bytes(), PublishedPrior)
 
 
-def add_published_prior(candidates: Sequence[RouterCandidate]) -> tuple[RouterCandidate, ...]:
-    """Return the candidates with the shipped prior; one of an unknown model and family has none."""
+def add_published_prior(
+    candidates: Sequence[RouterCandidate], rows: Sequence[PriorRow] = ()
+) -> tuple[RouterCandidate, ...]:
+    """Return the candidates with the prior of published outcomes and further `rows`.
+
+    One of an unknown model and family has none.
+    """
     prior = published_prior()
+    if rows:
+        prior = extend_prior(prior, [replace(row, model=model_key(row.model)) for row in rows])
     families = {candidate.family for candidate in _as_candidates(prior)}
     known = [replace(each, model=model_key(each.model)) for each in candidates]
     found = add_prior(prior, known)
