@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import shlex
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,7 @@ class LessonKit(NativeKit):
             return add_lesson(app, text, paths, project=app.projects.find().id, by=owner(app)).lesson
 
     @contextlib.contextmanager
-    def user(self, name: str):  # type: ignore[no-untyped-def]
+    def user(self, name: str) -> Iterator[None]:
         """Act as another user for a block."""
         self.environ["CHARGEHAND_USER"] = name
         try:
@@ -188,6 +190,43 @@ def test_a_secret_is_not_stored(kit: LessonKit) -> None:
     assert len(rows) >= 2
     assert not any(KEY.encode() in row.content or b"hunter2" in row.content for row in rows)
     assert any(b"redacted" in row.content for row in rows)
+
+
+@pytest.mark.parametrize("damage", ["lessons", "lesson_uses", "secrets"])
+def test_lessons_that_fail_change_no_mission(
+    kit: LessonKit, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit.note("add() subtracts: use plus", "calc/core.py")
+    with kit.opened() as app:
+        app.credentials.set("DATABASE", "hunter2-hunter2")
+        if damage == "secrets":
+            next(kit.place.rglob("secrets.json")).chmod(0o644)
+        else:
+            with app.store.database.write() as connection:
+                connection.execute(f"ALTER TABLE {damage} RENAME TO lost")
+    with caplog.at_level(logging.ERROR, logger="chargehand.missions"):
+        ran = kit.run(LEARNER, attempts=2)
+    assert (ran.status, len(ran.attempts)) == ("promoted", 2)
+    said = [each.getMessage() for each in caplog.records]
+    failed = {"lessons": ["recalled", "stored"], "lesson_uses": ["recalled"], "secrets": ["stored"]}[damage]
+    assert said == [f"lessons could not be {what}; the mission continues" for what in failed]
+
+
+def test_an_outcome_that_cannot_be_booked_changes_no_mission(
+    kit: LessonKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    lesson = kit.note("add() subtracts: use plus", "calc/core.py")
+    with kit.opened() as app, app.store.database.write() as connection:
+        connection.execute(
+            "CREATE TRIGGER broken BEFORE UPDATE ON lesson_uses BEGIN SELECT RAISE(ABORT, 'broken'); END"
+        )
+    with caplog.at_level(logging.ERROR, logger="chargehand.missions"):
+        ran = kit.run(GOLD)
+    assert ran.status == "promoted"
+    assert [each.lesson for each in kit.recalled(ran.id)] == [lesson]
+    assert [each.getMessage() for each in caplog.records] == [
+        "lessons could not be measured; the mission continues"
+    ]
 
 
 def test_forget_erases_the_content_and_says_what_stays(kit: LessonKit) -> None:
