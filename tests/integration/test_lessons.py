@@ -7,7 +7,7 @@ import json
 import logging
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from chargehand.core.mission_events import LessonsRecalled, RecalledLesson
 from chargehand.core.state import MissionState
 from chargehand.identity.accounts import owner
 from chargehand.knowledge.lessons import LessonContent
+from chargehand.knowledge.lessons_effect import choose_arm, measure_effect
 from chargehand.store.lessons import LessonRow, LessonUse
 
 pytestmark = pytest.mark.needs_bwrap
@@ -253,7 +254,7 @@ def test_a_worker_that_takes_over_keeps_the_arms_of_its_predecessor(kit: LessonK
         mission = kit.create(session, agent=f"command:sh -c {shlex.quote(GOLD)}", only_checks=(CHECK,))
         # As a worker leaves it that dies before it records the event: with "on" it would be shown.
         with kit.opened() as app:
-            app.store.lessons.assign(mission, [LessonUse(lesson=lesson, mission=mission, shown=False)])
+            app.store.lessons.assign(mission, [lesson], lambda lesson, uses: False)
         return mission
 
     ran = kit.work(create)
@@ -296,8 +297,7 @@ def test_two_writers_at_once_store_and_assign_each_lesson_once(kit: LessonKit) -
             row = LessonRow(id="l-1", project="p", user="u", shared=False, created="", mission="m", content=b"{}")
             start.wait()
             added.append(app.store.lessons.add(row))
-            use = LessonUse(lesson=f"l-{number}", mission="m-1", shown=True)
-            assigned.append(app.store.lessons.assign("m-1", [use]))
+            assigned.append(app.store.lessons.assign("m-1", [f"l-{number}"], lambda lesson, uses: True))
 
     writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for writer in writers:
@@ -306,6 +306,26 @@ def test_two_writers_at_once_store_and_assign_each_lesson_once(kit: LessonKit) -
         writer.join()
     assert sorted(added) == [False, False, False, True]
     assert len({str(each) for each in assigned}) == 1
+
+
+def test_missions_that_start_at_once_get_equal_arms(kit: LessonKit) -> None:
+    start = threading.Barrier(8)
+
+    def write(number: int) -> None:
+        def choose(lesson: str, uses: Sequence[LessonUse]) -> bool:
+            return choose_arm(measure_effect(uses), "experiment", seed=f"{number}")
+
+        with kit.opened() as app:
+            start.wait()
+            app.store.lessons.assign(f"m-{number}", ["l-1"], choose)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    with kit.opened() as app:
+        assert measure_effect(app.store.lessons.uses(["l-1"])["l-1"]).begun == (4, 4)
 
 
 def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
@@ -359,7 +379,8 @@ def test_an_account_of_the_server_sees_its_own_and_shared_lessons_only(kit: Less
         assert (own["author"], own["shared"]) == ("account:ada", False)
         look = served.user("vic", "viewer")
         assert look.post(f"{API}/lessons", json={"text": "x", "project": project}).status_code == 403
-        assert ada.delete(f"{API}/lessons/{own['lesson']}").json() == {"lesson": own["lesson"], "missions": []}
+        forgotten = {"lesson": own["lesson"], "missions": [], "erased": True}
+        assert ada.delete(f"{API}/lessons/{own['lesson']}").json() == forgotten
     assert {each.lesson for each in kit.lessons()} == {private, shared}
 
 

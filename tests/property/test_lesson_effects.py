@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import comb
 from pathlib import Path
@@ -43,6 +44,10 @@ def test_the_probability_of_harm_is_exact(one: tuple[int, int], other: tuple[int
     assert beta_less(one, other) == pytest.approx(float(exact_less(one, other)), abs=1e-9)
 
 
+def always(shown: bool) -> Callable[[str, Sequence[LessonUse]], bool]:
+    return lambda lesson, uses: shown
+
+
 _MISSION = st.tuples(
     st.booleans(), st.none() | st.booleans(), st.integers(1, 5), st.none() | st.floats(0, 9, width=16)
 )
@@ -58,11 +63,9 @@ def test_each_mission_is_counted_once_in_its_arm(
         for number, (shown, green, attempts, cost) in enumerate(missions):
             mission = f"m-{number}"
             use = LessonUse(lesson="l", mission=mission, shown=shown)
-            assert store.lessons.assign(mission, [use]) == (use,)
+            assert store.lessons.assign(mission, ["l"], always(shown)) == (use,)
             # A worker that repeats this, with another choice, changes nothing.
-            assert store.lessons.assign(mission, [LessonUse(lesson="k", mission=mission, shown=not shown)]) == (
-                use,
-            )
+            assert store.lessons.assign(mission, ["k"], always(not shown)) == (use,)
             if green is not None:
                 assert store.lessons.close_mission(mission, green=green, attempts=attempts, cost_usd=cost) == 1
                 assert store.lessons.close_mission(mission, green=not green, attempts=9, cost_usd=None) == 0

@@ -118,6 +118,17 @@ def test_only_reversed_changes_of_the_same_test_contradict_each_other() -> None:
         assert find_contradictions([forth, other]) == {}
 
 
+def test_a_lesson_is_compared_with_the_last_ones_before_it() -> None:
+    def fix(name: str, old: str, new: str) -> Lesson:
+        change = f"@@ -1 +1 @@\n-{old}\n+{new}"
+        return lesson(name, tests=("t",), paths=("x.py",), change=change)
+
+    first, back = fix("first", "a", "b"), fix("back", "b", "a")
+    others = [fix(f"other-{number}", f"{number}", f"{number}!") for number in range(50)]
+    assert set(find_contradictions([first, *others[1:], back])) == {"first", "back"}
+    assert find_contradictions([first, *others, back]) == {}
+
+
 def test_a_lesson_is_quoted_after_the_request_and_cannot_end_its_quotation() -> None:
     plain = first_message("Mend it.", forbid=["docs/*"])
     text = first_message("Mend it.", forbid=["docs/*"], lessons=[HOSTILE, "second"])

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from itertools import combinations, product
+from itertools import product
 from typing import Literal
 
 import msgspec
@@ -25,6 +25,8 @@ from chargehand.store.lessons import LessonRow
 LessonKind = Literal["fix", "correction", "note"]
 # The newest lessons of a project that a mission can get.
 MOST_SEARCHED = 500
+# With how many earlier ones about the same test and path a lesson is compared.
+_COMPARED = 50
 # A mission gets at most so many lessons, and 1,200 tokens of them at three bytes each.
 MOST_LESSONS = 3
 MOST_BYTES = 3_600
@@ -170,17 +172,21 @@ def find_contradictions(lessons: Sequence[Lesson]) -> dict[str, tuple[str, ...]]
     """Return the ids of lessons that contradict others, with the ids of those.
 
     Two lessons contradict each other if they are about the same failing test and overlapping paths, and the change
-    of one removes most lines that the other adds, and the other way round.
+    of one removes most lines that the other adds, and the other way round. A lesson is compared with the last
+    `_COMPARED` before it that are about the same test and path.
     """
-    about: dict[tuple[str, str], set[str]] = {}
+    about: dict[tuple[str, str], deque[str]] = {}
     changes = {}
+    pairs = set()
     for lesson in lessons:
         if lesson.content.change:
             changes[lesson.row.id] = _changed_lines(lesson.content.change)
-            for place in product(lesson.content.tests, lesson.content.paths):
-                about.setdefault(place, set()).add(lesson.row.id)
+            for place in set(product(lesson.content.tests, lesson.content.paths)):
+                earlier = about.setdefault(place, deque(maxlen=_COMPARED))
+                pairs |= {(other, lesson.row.id) for other in earlier}
+                earlier.append(lesson.row.id)
     found: dict[str, tuple[str, ...]] = {}
-    for one, two in sorted({pair for same in about.values() for pair in combinations(sorted(same), 2)}):
+    for one, two in sorted(pairs):
         (added, removed), (other_added, other_removed) = changes[one], changes[two]
         if _mostly_equal(added, other_removed) and _mostly_equal(removed, other_added):
             found[one] = (*found.get(one, ()), two)

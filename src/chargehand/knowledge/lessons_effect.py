@@ -151,7 +151,11 @@ class LessonList(Struct, frozen=True, kw_only=True):
 
 
 class ForgottenLesson(Struct, frozen=True, kw_only=True):
-    """An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks."""
+    """An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks.
+
+    If it is not `erased` yet, another process keeps its bytes in use: forget it again when that process is done.
+    """
 
     lesson: str
     missions: tuple[str, ...]
+    erased: bool

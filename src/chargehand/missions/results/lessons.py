@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
@@ -81,25 +82,22 @@ def recorded_lessons(services: Services, journal: Journal) -> tuple[RecalledLess
 
 
 def _recall(services: Services, journal: Journal, request: MissionRequest) -> tuple[RecalledLesson, ...]:
-    stored, mode = services.store.lessons, services.config.knowledge.lessons
-    lessons = read_lessons(stored.list(journal.state.user, project=services.project)[-MOST_SEARCHED:])
-    if not lessons:
-        return ()
-    disputed = find_contradictions(lessons)
-    every = stored.uses(each.row.id for each in lessons)
-    effects = {lesson: measure_effect(uses) for lesson, uses in every.items()}
-    usable = [each for each in lessons if each.row.id not in disputed]
-    usable = [each for each in usable if effects[each.row.id].status != "demoted"]
+    stored, mode, mission = services.store.lessons, services.config.knowledge.lessons, journal.mission
+    rows = stored.list(journal.state.user, project=services.project, newest=MOST_SEARCHED)
+    known = {each.row.id: each for each in read_lessons(rows)}
+    disputed = find_contradictions(tuple(known.values()))
     query = LessonQuery(text=request.text, role=request.role, areas=request.allow)
-    best = rank_lessons(usable, query)[:MOST_LESSONS]
-    mission = journal.mission
-    uses = [
-        LessonUse(lesson=name, mission=mission, shown=choose_arm(effects[name], mode, seed=f"{mission}/{name}"))
-        for name in (each.row.id for each in best)
-    ]
-    known = {each.row.id: each for each in lessons}
+    ranked = rank_lessons([each for name, each in known.items() if name not in disputed], query)
+
+    def is_demoted(lesson: str) -> bool:
+        return measure_effect(stored.uses([lesson])[lesson]).status == "demoted"
+
+    def choose(lesson: str, uses: Sequence[LessonUse]) -> bool:
+        return choose_arm(measure_effect(uses), mode, seed=f"{mission}/{lesson}")
+
+    best = list(islice((each.row.id for each in ranked if not is_demoted(each.row.id)), MOST_LESSONS))
     # Assigned before the event is recorded: a worker that dies in between leaves the same arms to the next one.
-    assigned = stored.assign(mission, uses) if uses else ()
+    assigned = stored.assign(mission, best, choose) if best else ()
     return tuple(
         RecalledLesson(
             lesson=use.lesson, shown=use.shown, text=render_lesson(known[use.lesson]) if use.shown else ""
