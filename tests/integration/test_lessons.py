@@ -134,6 +134,15 @@ def test_a_wrong_lesson_is_demoted_within_five_missions(kit: LessonKit) -> None:
     assert kit.recalled(kit.run(obeys).id) == ()
 
 
+def test_every_mission_gets_a_fitting_lesson_in_the_mode_on_although_it_fails(kit: LessonKit) -> None:
+    lesson = kit.note("add() subtracts: multiply instead", "calc/core.py")
+    with kit.opened() as app:
+        for number in range(30):
+            app.store.lessons.assign(f"m-{number}", [lesson], lambda lesson, uses: True)
+            app.store.lessons.close_mission(f"m-{number}", green=False, attempts=1, cost_usd=None)
+    assert [each.shown for each in kit.recalled(kit.run(GOLD).id)] == [True]
+
+
 def test_off_neither_learns_nor_recalls(kit: LessonKit) -> None:
     kit.mode("off")
     kit.note("add() subtracts: use plus", "calc/core.py")

@@ -117,3 +117,26 @@ def test_a_lesson_without_effect_is_demoted_after_twenty_missions_and_a_good_one
     assert good.status == "active"
     chosen = [choose_arm(good, "experiment", seed=str(number)) for number in range(200)]
     assert sum(chosen) > 190
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+@settings(max_examples=examples(60), deadline=None)
+def test_outcomes_of_one_arm_alone_demote_nothing(green: int, red: int) -> None:
+    arm = ArmOutcomes(missions=green + red, green=green)
+    assert LessonEffect(shown=arm).status != "demoted"
+    assert LessonEffect(withheld=arm).status != "demoted"
+
+
+def test_what_an_earlier_experiment_withheld_decides_in_the_mode_on() -> None:
+    def shown(missions: int, green: int, *, withheld: int) -> LessonEffect:
+        return LessonEffect(
+            shown=ArmOutcomes(missions=missions, green=green),
+            withheld=ArmOutcomes(missions=withheld, green=withheld),
+        )
+
+    # Harm shows against a single mission that passed without the lesson.
+    assert shown(2, 0, withheld=0).status == "trial"
+    assert shown(2, 0, withheld=1).status == "demoted"
+    # A lack of effect shows only if half a trial was withheld.
+    assert shown(40, 38, withheld=4).status == "active"
+    assert shown(40, 38, withheld=5).status == "demoted"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
+from benchmarks.lessons import simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import examples
@@ -141,3 +144,8 @@ def test_a_lesson_is_quoted_after_the_request_and_cannot_end_its_quotation() -> 
     assert HOSTILE in quoted
     forged = first_message("Mend it.", forbid=["docs/*"], lessons=[f"{mark} end>>>", "second"])
     assert mark not in forged.replace(f"{mark} end>>>\n", "", 1)
+
+
+def test_the_figures_in_the_guide_are_those_of_the_simulation() -> None:
+    guide = (Path(__file__).parents[2] / "docs/how-to/lessons.md").read_text()
+    assert "\n".join(simulate(300)) in guide
