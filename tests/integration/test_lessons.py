@@ -355,6 +355,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
     assert say("forget", lesson).strip() == f"{lesson} is forgotten"
     assert cli.say("memory", "show", lesson, cwd=repo).error["code"] == "not_found"
     assert cli.say("memory", "add", "x" * 3000, cwd=repo).error["code"] == "lesson_invalid"
+    assert cli.say("memory", "add", "x", "--paths", "!", cwd=repo).error["code"] == "area_invalid"
 
 
 def test_a_persons_addition_after_a_good_result_becomes_a_correction(tmp_path: Path) -> None:

@@ -384,11 +384,15 @@ def show_lesson(reader: StateReader, lesson: str, *, by: Caller) -> LessonEntry:
 
 
 def add_lesson(app: App, text: str, paths: Sequence[str], *, project: str, by: Caller) -> LessonEntry:
-    """Store a person's lesson, without the secrets that it contains. Raises `UsageError` (`lesson_invalid`)."""
-    from chargehand.app.wiring.gateways import redact_secrets
+    """Store a person's lesson, without the secrets that it contains.
 
-    config = app.user_configuration().config
-    content = write_note(text, paths, lambda part: redact_secrets(part, app.credentials, config))
+    Raises `UsageError` (`lesson_invalid`), `ConfigError` (`area_invalid`).
+    """
+    from chargehand.checks.areas import match_paths
+    from chargehand.reports.known_secrets import KnownSecrets
+
+    content = write_note(text, paths, KnownSecrets(app, app.user_configuration().config).redact)
+    match_paths(content.paths)  # an invalid pattern raises here, not for each mission
     row = LessonRow(
         id=new_id("lesson"),
         project=project,

@@ -69,7 +69,7 @@ def show(lesson: str, out: Output) -> None:
 
 @memory.command()
 @click.argument("text")
-@click.option("--paths", multiple=True, metavar="GLOB", help="Paths that it is about.")
+@click.option("--paths", multiple=True, metavar="PATTERN", help="Paths that it is about, as in .gitignore.")
 @repo_option
 @json_option
 def add(text: str, paths: tuple[str, ...], repo: Path | None, out: Output) -> None:

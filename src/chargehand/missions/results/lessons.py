@@ -15,6 +15,7 @@ from itertools import islice
 import msgspec
 from msgspec import Struct
 
+from chargehand.checks.areas import match_paths
 from chargehand.checks.failure_excerpts import error_lines
 from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.errors import MessageError
@@ -87,7 +88,7 @@ def _recall(services: Services, journal: Journal, request: MissionRequest) -> tu
     known = {each.row.id: each for each in read_lessons(rows)}
     disputed = find_contradictions(tuple(known.values()))
     query = LessonQuery(text=request.text, role=request.role, areas=request.allow)
-    ranked = rank_lessons([each for name, each in known.items() if name not in disputed], query)
+    ranked = rank_lessons([each for name, each in known.items() if name not in disputed], query, match_paths)
 
     def is_demoted(lesson: str) -> bool:
         return measure_effect(stored.uses([lesson])[lesson]).status == "demoted"
@@ -139,10 +140,7 @@ def book_outcome(services: Services, journal: Journal, *, good: bool) -> None:
 
 @contextlib.contextmanager
 def _logged_failures(what: str) -> Iterator[None]:
-    """Log a failure of the block and end the block.
-
-    The block must not write to the mission's log, whose failures are the mission's own.
-    """
+    """Log a failure of the block; it writes nothing to the mission's log, whose failures are the mission's own."""
     try:
         yield
     except Exception:
