@@ -124,7 +124,12 @@ def test_secrets_that_change_while_lines_are_written_are_left_out(tmp_path: Path
 
 def test_every_key_that_names_a_secret_is_known(tmp_path: Path) -> None:
     config = Config(
-        models={"m": ModelConfig(key="OF_MODEL"), "own": ModelConfig(provider="openai")},
+        models={
+            "m": ModelConfig(key="OF_MODEL"),
+            "local": ModelConfig(provider="ollama"),
+            "own": ModelConfig(provider="openai"),
+            "gone": ModelConfig(provider="gone"),
+        },
         alerts=AlertsConfig(webhook_secret="OF_ALERTS", mail_password="OF_MAIL"),
         traces=TracesConfig(secret="OF_TRACES"),
         forges={"lab": ForgeConfig(webhook_secret="OF_HOOK"), "my-hub": ForgeConfig(token="OF_HUB")},

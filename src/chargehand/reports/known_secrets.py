@@ -34,13 +34,13 @@ class KnownSecrets(Redactor):
     ) -> None:
         super().__init__(templates=names)
         self._credentials = reader.credentials
-        self._names = {*_named_secrets(config)}
+        self._names = frozenset(filter(None, _named_secrets(config)))
         self._variables = {
             name: (value,)
             for name, value in reader.environ.items()
             if value and (name in self._names or (variables and _SECRET_NAME.fullmatch(name)))
         }
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a keyring may log while it is read
         self._earlier: dict[str, str] = {}
         self._known = _name_parts(self._variables)
         self._redactor = Redactor(self._known, names)
@@ -92,12 +92,14 @@ def _name_parts(values: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return found
 
 
-def _named_secrets(config: Config) -> Iterator[str]:
-    """Yield the names of secrets in a configuration, and the usual names where it has none."""
-    yield from filter(None, map(key_name, config.models.values()))
+def _named_secrets(config: Config) -> Iterator[str | None]:
+    """Yield the names of secrets in a configuration, else the usual ones; `None` if there is none."""
+    for model in config.models.values():
+        with suppress(ChargehandError):  # its provider is of an extension that is not installed any more
+            yield key_name(model)
     yield from (token_name(name, forge.token) for name, forge in config.forges.items())
     for key in (*section_keys().values(), *(key for table in NAMED for key in entry_keys(table).values())):
         if key.form == "secret":
             place = getattr(config, key.section.partition(".")[0])
             entries = place.values() if isinstance(place, dict) else (place,)
-            yield from filter(None, (getattr(entry, key.field) for entry in entries))
+            yield from (getattr(entry, key.field) for entry in entries)
