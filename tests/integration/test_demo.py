@@ -58,6 +58,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     return Kept(text=done.stdout, directory=directory)
 
 
+def test_no_lesson_makes_one_run_differ_from_another(kept: Kept) -> None:
+    assert "lesson" not in kept.text
+    with App.open(environ=kept.environ, cwd=kept.directory) as app:
+        assert app.store.lessons.list(app.user) == ()
+
+
 def test_the_demo_prints_all_its_steps_and_names_the_scripted_parts(kept: Kept) -> None:
     assert "The model's words are a script, and its price is play money. All else is real" in kept.text
     told_in_order = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,15 +20,18 @@ from chargehand.app.composition import App
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.sign_in import SignIns
 from chargehand.app.forges import test_forge as try_account
-from chargehand.cli.terminal.logs import known_secrets
+from chargehand.app.knowledge import add_lesson
+from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
-from chargehand.core.redaction import Redactor
 from chargehand.forges.contract import ForgeError
 from chargehand.forges.grants import read_grant
 from chargehand.forges.oauth import DeviceCode
+from chargehand.identity.accounts import owner
+from chargehand.reports.known_secrets import KnownSecrets
 from chargehand.testing.forges.suite import fails
 
 CLIENT = "client-1"
+REDACTED = re.compile(r"\[redacted:[\w.-]+\]")
 
 
 class OauthHost:
@@ -150,10 +154,25 @@ def test_a_code_that_a_person_types_signs_in(person: Person, host: OauthHost) ->
 def test_logs_leave_out_the_tokens_of_a_grant(person: Person) -> None:
     with person.app() as app:
         person.sign_in(app)
-        known = known_secrets(app, app.user_configuration().config)
-    shown = Redactor(known).text("sent access-0, then refresh-0")
-    assert "access-0" not in shown
-    assert "refresh-0" not in shown
+        known = KnownSecrets(app, app.user_configuration().config)
+        assert REDACTED.sub("", known.text("sent access-0, then refresh-0")) == "sent , then "
+        # Its value in the environment has precedence, and the stored one stays a secret.
+        shadowed = {**app.environ, "LAB_TOKEN": "of-the-environment"}
+        with App.open(environ=shadowed, cwd=app.cwd) as other:
+            hidden = KnownSecrets(other, Config())
+        assert REDACTED.sub("", hidden.text("access-0 and of-the-environment")) == " and "
+        # A renewal in another process, after which the earlier token is valid for a while.
+        person.time += 100_000
+        with person.app() as other:
+            assert person.token(other) == "access-1"
+        assert REDACTED.sub("", known.text("access-0 access-1 refresh-1")) == "  "
+
+
+def test_a_lesson_has_no_token_of_a_grant(person: Person) -> None:
+    with person.app() as app:
+        person.sign_in(app)
+        note = add_lesson(app, "push with access-0, else with refresh-0", (), project="p", by=owner(app))
+    assert REDACTED.sub("", note.content.message) == "push with , else with "
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ import pytest
 from click.testing import CliRunner
 from tests.integration.command_line import Cli
 
+from chargehand.app.composition import App
 from chargehand.cli.main import chargehand
+from chargehand.forges.grants import OauthGrant, write_grant
 from chargehand.models.faults import Faults
 from chargehand.models.recording import Recording
 from chargehand.models.scripts import Script
@@ -111,6 +113,22 @@ def test_a_key_that_is_kept_never_gets_into_a_recording(cli: Cli) -> None:
     content = (cli.place / "r.jsonl").read_text()
     assert "tops3cret-key" not in content
     assert "[redacted:MY_KEY]" in content
+
+
+def test_tokens_that_change_while_it_records_never_get_into_a_recording(cli: Cli) -> None:
+    def sign_in(access: str) -> None:
+        grant = OauthGrant(access=access, refresh=f"{access}-refresh", client="c", url="https://forge.test")
+        with App.open(environ=cli.environ, cwd=cli.place) as app:
+            app.credentials.set("LAB_TOKEN", write_grant(grant))
+
+    sign_in("first-access")
+    with serving(cli, "record", "r.jsonl", "--script", "script.jsonl") as served:
+        served.ask("first-access-refresh, else first-access")
+        sign_in("second-access")
+        served.ask("second-access, before it first-access")
+    content = (cli.place / "r.jsonl").read_text()
+    assert "-access" not in content
+    assert content.count("[redacted:LAB_TOKEN.") == 4
 
 
 def test_text_output_shows_the_address_token_and_budget(cli: Cli) -> None:

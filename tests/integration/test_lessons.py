@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import shlex
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from chargehand.core.mission_events import LessonsRecalled, RecalledLesson
 from chargehand.core.state import MissionState
 from chargehand.identity.accounts import owner
 from chargehand.knowledge.lessons import LessonContent
+from chargehand.knowledge.lessons_effect import choose_arm, measure_effect
 from chargehand.store.lessons import LessonRow, LessonUse
 
 pytestmark = pytest.mark.needs_bwrap
@@ -62,7 +65,7 @@ class LessonKit(NativeKit):
             return add_lesson(app, text, paths, project=app.projects.find().id, by=owner(app)).lesson
 
     @contextlib.contextmanager
-    def user(self, name: str):  # type: ignore[no-untyped-def]
+    def user(self, name: str) -> Iterator[None]:
         """Act as another user for a block."""
         self.environ["CHARGEHAND_USER"] = name
         try:
@@ -131,6 +134,15 @@ def test_a_wrong_lesson_is_demoted_within_five_missions(kit: LessonKit) -> None:
     assert kit.recalled(kit.run(obeys).id) == ()
 
 
+def test_every_mission_gets_a_fitting_lesson_in_the_mode_on_although_it_fails(kit: LessonKit) -> None:
+    lesson = kit.note("add() subtracts: multiply instead", "calc/core.py")
+    with kit.opened() as app:
+        for number in range(30):
+            app.store.lessons.assign(f"m-{number}", [lesson], lambda lesson, uses: True)
+            app.store.lessons.close_mission(f"m-{number}", green=False, attempts=1, cost_usd=None)
+    assert [each.shown for each in kit.recalled(kit.run(GOLD).id)] == [True]
+
+
 def test_off_neither_learns_nor_recalls(kit: LessonKit) -> None:
     kit.mode("off")
     kit.note("add() subtracts: use plus", "calc/core.py")
@@ -190,6 +202,43 @@ def test_a_secret_is_not_stored(kit: LessonKit) -> None:
     assert any(b"redacted" in row.content for row in rows)
 
 
+@pytest.mark.parametrize("damage", ["lessons", "lesson_uses", "secrets"])
+def test_lessons_that_fail_change_no_mission(
+    kit: LessonKit, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit.note("add() subtracts: use plus", "calc/core.py")
+    with kit.opened() as app:
+        app.credentials.set("DATABASE", "hunter2-hunter2")
+        if damage == "secrets":
+            next(kit.place.rglob("secrets.json")).chmod(0o644)
+        else:
+            with app.store.database.write() as connection:
+                connection.execute(f"ALTER TABLE {damage} RENAME TO lost")
+    with caplog.at_level(logging.ERROR, logger="chargehand.missions"):
+        ran = kit.run(LEARNER, attempts=2)
+    assert (ran.status, len(ran.attempts)) == ("promoted", 2)
+    said = [each.getMessage() for each in caplog.records]
+    failed = {"lessons": ["recalled", "stored"], "lesson_uses": ["recalled"], "secrets": ["stored"]}[damage]
+    assert said == [f"lessons could not be {what}; the mission continues" for what in failed]
+
+
+def test_an_outcome_that_cannot_be_booked_changes_no_mission(
+    kit: LessonKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    lesson = kit.note("add() subtracts: use plus", "calc/core.py")
+    with kit.opened() as app, app.store.database.write() as connection:
+        connection.execute(
+            "CREATE TRIGGER broken BEFORE UPDATE ON lesson_uses BEGIN SELECT RAISE(ABORT, 'broken'); END"
+        )
+    with caplog.at_level(logging.ERROR, logger="chargehand.missions"):
+        ran = kit.run(GOLD)
+    assert ran.status == "promoted"
+    assert [each.lesson for each in kit.recalled(ran.id)] == [lesson]
+    assert [each.getMessage() for each in caplog.records] == [
+        "lessons could not be measured; the mission continues"
+    ]
+
+
 def test_forget_erases_the_content_and_says_what_stays(kit: LessonKit) -> None:
     kit.mode("on")
     lesson = kit.note("a very special remark about add() that subtracts", "calc/core.py")
@@ -214,7 +263,7 @@ def test_a_worker_that_takes_over_keeps_the_arms_of_its_predecessor(kit: LessonK
         mission = kit.create(session, agent=f"command:sh -c {shlex.quote(GOLD)}", only_checks=(CHECK,))
         # As a worker leaves it that dies before it records the event: with "on" it would be shown.
         with kit.opened() as app:
-            app.store.lessons.assign(mission, [LessonUse(lesson=lesson, mission=mission, shown=False)])
+            app.store.lessons.assign(mission, [lesson], lambda lesson, uses: False)
         return mission
 
     ran = kit.work(create)
@@ -257,8 +306,7 @@ def test_two_writers_at_once_store_and_assign_each_lesson_once(kit: LessonKit) -
             row = LessonRow(id="l-1", project="p", user="u", shared=False, created="", mission="m", content=b"{}")
             start.wait()
             added.append(app.store.lessons.add(row))
-            use = LessonUse(lesson=f"l-{number}", mission="m-1", shown=True)
-            assigned.append(app.store.lessons.assign("m-1", [use]))
+            assigned.append(app.store.lessons.assign("m-1", [f"l-{number}"], lambda lesson, uses: True))
 
     writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for writer in writers:
@@ -267,6 +315,26 @@ def test_two_writers_at_once_store_and_assign_each_lesson_once(kit: LessonKit) -
         writer.join()
     assert sorted(added) == [False, False, False, True]
     assert len({str(each) for each in assigned}) == 1
+
+
+def test_missions_that_start_at_once_get_equal_arms(kit: LessonKit) -> None:
+    start = threading.Barrier(8)
+
+    def write(number: int) -> None:
+        def choose(lesson: str, uses: Sequence[LessonUse]) -> bool:
+            return choose_arm(measure_effect(uses), "experiment", seed=f"{number}")
+
+        with kit.opened() as app:
+            start.wait()
+            app.store.lessons.assign(f"m-{number}", ["l-1"], choose)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    with kit.opened() as app:
+        assert measure_effect(app.store.lessons.uses(["l-1"])["l-1"]).begun == (4, 4)
 
 
 def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
@@ -287,6 +355,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
     assert say("forget", lesson).strip() == f"{lesson} is forgotten"
     assert cli.say("memory", "show", lesson, cwd=repo).error["code"] == "not_found"
     assert cli.say("memory", "add", "x" * 3000, cwd=repo).error["code"] == "lesson_invalid"
+    assert cli.say("memory", "add", "x", "--paths", "!", cwd=repo).error["code"] == "area_invalid"
 
 
 def test_a_persons_addition_after_a_good_result_becomes_a_correction(tmp_path: Path) -> None:
@@ -320,7 +389,8 @@ def test_an_account_of_the_server_sees_its_own_and_shared_lessons_only(kit: Less
         assert (own["author"], own["shared"]) == ("account:ada", False)
         look = served.user("vic", "viewer")
         assert look.post(f"{API}/lessons", json={"text": "x", "project": project}).status_code == 403
-        assert ada.delete(f"{API}/lessons/{own['lesson']}").json() == {"lesson": own["lesson"], "missions": []}
+        forgotten = {"lesson": own["lesson"], "missions": [], "erased": True}
+        assert ada.delete(f"{API}/lessons/{own['lesson']}").json() == forgotten
     assert {each.lesson for each in kit.lessons()} == {private, shared}
 
 

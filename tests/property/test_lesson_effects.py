@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import comb
 from pathlib import Path
@@ -43,6 +44,10 @@ def test_the_probability_of_harm_is_exact(one: tuple[int, int], other: tuple[int
     assert beta_less(one, other) == pytest.approx(float(exact_less(one, other)), abs=1e-9)
 
 
+def always(shown: bool) -> Callable[[str, Sequence[LessonUse]], bool]:
+    return lambda lesson, uses: shown
+
+
 _MISSION = st.tuples(
     st.booleans(), st.none() | st.booleans(), st.integers(1, 5), st.none() | st.floats(0, 9, width=16)
 )
@@ -58,11 +63,9 @@ def test_each_mission_is_counted_once_in_its_arm(
         for number, (shown, green, attempts, cost) in enumerate(missions):
             mission = f"m-{number}"
             use = LessonUse(lesson="l", mission=mission, shown=shown)
-            assert store.lessons.assign(mission, [use]) == (use,)
+            assert store.lessons.assign(mission, ["l"], always(shown)) == (use,)
             # A worker that repeats this, with another choice, changes nothing.
-            assert store.lessons.assign(mission, [LessonUse(lesson="k", mission=mission, shown=not shown)]) == (
-                use,
-            )
+            assert store.lessons.assign(mission, ["k"], always(not shown)) == (use,)
             if green is not None:
                 assert store.lessons.close_mission(mission, green=green, attempts=attempts, cost_usd=cost) == 1
                 assert store.lessons.close_mission(mission, green=not green, attempts=9, cost_usd=None) == 0
@@ -114,3 +117,26 @@ def test_a_lesson_without_effect_is_demoted_after_twenty_missions_and_a_good_one
     assert good.status == "active"
     chosen = [choose_arm(good, "experiment", seed=str(number)) for number in range(200)]
     assert sum(chosen) > 190
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+@settings(max_examples=examples(60), deadline=None)
+def test_outcomes_of_one_arm_alone_demote_nothing(green: int, red: int) -> None:
+    arm = ArmOutcomes(missions=green + red, green=green)
+    assert LessonEffect(shown=arm).status != "demoted"
+    assert LessonEffect(withheld=arm).status != "demoted"
+
+
+def test_what_an_earlier_experiment_withheld_decides_in_the_mode_on() -> None:
+    def shown(missions: int, green: int, *, withheld: int) -> LessonEffect:
+        return LessonEffect(
+            shown=ArmOutcomes(missions=missions, green=green),
+            withheld=ArmOutcomes(missions=withheld, green=withheld),
+        )
+
+    # Harm shows against a single mission that passed without the lesson.
+    assert shown(2, 0, withheld=0).status == "trial"
+    assert shown(2, 0, withheld=1).status == "demoted"
+    # A lack of effect shows only if half a trial was withheld.
+    assert shown(40, 38, withheld=4).status == "active"
+    assert shown(40, 38, withheld=5).status == "demoted"

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 from tests.server_kit import API, environment, serving
 
-from chargehand.cli.terminal.logs import JsonFormatter, TextFormatter, known_secrets, trim_log
+from chargehand.cli.terminal.logs import JsonFormatter, TextFormatter, trim_log
+from chargehand.core.config import AlertsConfig, Config, ForgeConfig, ModelConfig, TracesConfig
+from chargehand.core.errors import ConfigError
 from chargehand.core.log_fields import log_fields
 from chargehand.core.redaction import Redactor
+from chargehand.credentials.credentials import open_credentials
+from chargehand.reports.known_secrets import KnownSecrets
 from chargehand.reports.reading import StateReader
 
 SECRET = "hunter2-and-more"
@@ -96,10 +100,60 @@ def test_secrets_are_those_that_are_stored_and_named(tmp_path: Path) -> None:
     }
     with StateReader.open(environ=environ, cwd=tmp_path) as reader:
         reader.credentials.set("HOOK_SECRET", SECRET)
-        found = known_secrets(reader, reader.user_configuration().config)
+        found = KnownSecrets(reader, reader.user_configuration().config).read()
     assert found["OPENAI_API_KEY"] == "of-the-environment"
     assert found["HOOK_SECRET"] == SECRET
     assert "EDITOR" not in found
+
+
+def test_secrets_that_change_while_lines_are_written_are_left_out(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    with StateReader.open(environ=environ, cwd=tmp_path) as reader:
+        reader.credentials.set("HOOK_SECRET", "the-first-value")
+        known = KnownSecrets(reader, Config())
+        formatter = TextFormatter(known)
+        assert "the-first" not in formatter.format(record("the-first-value"))
+        reader.credentials.set("HOOK_SECRET", "the-second-value")
+        assert "-value" not in formatter.format(record("the-first-value the-second-value"))
+        # Secrets that cannot be read any more stay known, and no line is lost.
+        next(tmp_path.rglob("secrets.json")).chmod(0o644)
+        assert "-value" not in formatter.format(record("the-first-value the-second-value"))
+        with pytest.raises(ConfigError):
+            known.redact("the-first-value")
+
+
+def test_every_key_that_names_a_secret_is_known(tmp_path: Path) -> None:
+    config = Config(
+        models={
+            "m": ModelConfig(key="OF_MODEL"),
+            "local": ModelConfig(provider="ollama"),
+            "own": ModelConfig(provider="openai"),
+            "gone": ModelConfig(provider="gone"),
+        },
+        alerts=AlertsConfig(webhook_secret="OF_ALERTS", mail_password="OF_MAIL"),
+        traces=TracesConfig(secret="OF_TRACES"),
+        forges={"lab": ForgeConfig(webhook_secret="OF_HOOK"), "my-hub": ForgeConfig(token="OF_HUB")},
+    )
+    names = {
+        *("OF_MODEL", "OPENAI_API_KEY", "OF_ALERTS", "OF_MAIL", "OF_TRACES"),
+        *("OF_HOOK", "LAB_TOKEN", "OF_HUB"),
+    }
+    environ = {name: f"value of {name}" for name in names} | {"ANOTHER_PASSWORD": "of another program"}
+    # Such a value is invalid as a secret, and still one that no text may have.
+    environ["OF_MODEL"] = "two\nlines"
+    with StateReader.open(environ={"HOME": str(tmp_path)} | environ, cwd=tmp_path) as reader:
+        assert KnownSecrets(reader, config, variables=False).read().keys() == names
+        assert KnownSecrets(reader, config).read().keys() == {*names, "ANOTHER_PASSWORD"}
+        assert "two" not in KnownSecrets(reader, config).redact("two\nlines")
+
+
+def test_a_change_in_a_keyring_is_a_new_version(tmp_path: Path) -> None:
+    one, other = (open_credentials({}, tmp_path) for _ in range(2))
+    one.set("HOOK_SECRET", SECRET)
+    before = other.version()
+    # The content of the file stays, as it does if the secret itself is in the keyring.
+    one.set("HOOK_SECRET", SECRET)
+    assert other.version() != before
 
 
 def test_a_log_file_is_cut_as_the_same_file(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from chargehand.app.providers.probe import ModelProbe, probe_model
 from chargehand.app.providers.served import (
     address_of,
     has_key,
-    key_name,
     model_config,
     served_model,
 )
@@ -23,6 +22,7 @@ from chargehand.app.selection.choice import DEFAULT_MODELS, AgentChoice, agent_c
 from chargehand.core.config import AgentConfig, Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError, UsageError
 from chargehand.models.catalogue import find_price
+from chargehand.models.registries import key_name
 from chargehand.network.addresses import is_loopback
 
 KEY = "sesame-1234567890"

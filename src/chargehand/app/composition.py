@@ -19,7 +19,7 @@ from chargehand.app.preparation import Preparation, Sandboxes
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.deciders import make_decider
 from chargehand.app.wiring.code_map import map_opener
-from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry, redact_secrets
+from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
 from chargehand.app.wiring.session import ProjectBase, Session
 from chargehand.app.wiring.tiers import (
@@ -45,6 +45,7 @@ from chargehand.missions.control import Controls
 from chargehand.missions.missions import Missions
 from chargehand.missions.services import Services, Tier, available_cores, system_errors
 from chargehand.missions.steering import Steering
+from chargehand.reports.known_secrets import KnownSecrets
 from chargehand.reports.reading import StateReader, working_directory
 from chargehand.sandbox.toolchain import Toolchain
 
@@ -299,7 +300,7 @@ class App(StateReader):
             attempts_at_once=self.engine.attempts_at_once,
             checks_at_once=self.engine.checks_at_once or available_cores(),
             user=self.user,
-            redact=lambda text: redact_secrets(text, self.credentials, resolved.config),
+            redact=KnownSecrets(self, resolved.config).redact,
             decider=self.decider,
             prepare_task=self.preparation.task_assigner(found, resolved).assign,
             check_plan=self.preparation.plan_check(found, resolved),

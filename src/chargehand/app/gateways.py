@@ -14,7 +14,6 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.app.providers.served import (
-    key_name,
     model_config,
     open_probe_reports,
     provider_limits,
@@ -37,6 +36,7 @@ from chargehand.models.replay import ReplayUpstream, load_script
 from chargehand.models.request_matching import Divergence
 from chargehand.models.script_upstream import ScriptUpstream
 from chargehand.network.addresses import is_loopback
+from chargehand.reports.known_secrets import KnownSecrets
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -237,11 +237,11 @@ async def serve_gateway(app: App, options: GatewayOptions, *, tell: Tell, ended:
 def _prepare_service(app: App, options: GatewayOptions, tell: Tell) -> _Service:
     config = app.user_configuration().config
     # Every secret that this user stores or names is redacted, whether this gateway needs it or not.
-    named = [] if options.offline else [model_config(config, name) for name in options.models]
-    names = {key_name(model) for model in (*config.models.values(), *named)} - {None}
-    names |= {secret.name for secret in app.credentials.names()}
-    secrets = {name: value for name in sorted(filter(None, names)) if (value := app.credentials.get(name))}
-    redactor = Redactor(secrets, {"workspace": str(app.cwd)})
+    named = {} if options.offline else {name: model_config(config, name) for name in options.models}
+    every = replace(config, models={**config.models, **named})
+    # Without variables: a recording is replayed elsewhere, with others.
+    redactor = KnownSecrets(app, every, {"workspace": str(app.cwd)}, variables=False)
+    redactor.read()
     if options.offline:
         return _Service(
             models=_offline_models(options, redactor, tell),

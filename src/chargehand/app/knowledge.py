@@ -37,6 +37,7 @@ from chargehand.decisions.belief_networks import (
 )
 from chargehand.identity.accounts import Caller
 from chargehand.knowledge.lessons import (
+    MOST_SEARCHED,
     Lesson,
     find_contradictions,
     read_lessons,
@@ -354,9 +355,10 @@ def query_map(reader: StateReader, question: MapQuestion) -> MapDocument:
 def list_lessons(reader: StateReader, *, project: str | None, by: Caller) -> LessonList:
     """Return the lessons of a project, or of all, that the caller may see."""
     lessons = read_lessons(reader.store.lessons.list(_author(reader, by), project=project))
-    # Missions compare the lessons of one project only.
+    # As missions do, which compare the newest lessons of one project.
     projects = {each.row.project for each in lessons}
-    disputed = [find_contradictions([one for one in lessons if one.row.project == each]) for each in projects]
+    listed = [[one for one in lessons if one.row.project == each] for each in projects]
+    disputed = [find_contradictions(each[-MOST_SEARCHED:]) for each in listed]
     contradictions = {lesson: others for found in disputed for lesson, others in found.items()}
     uses = reader.store.lessons.uses(each.row.id for each in lessons)
     return LessonList(
@@ -382,11 +384,15 @@ def show_lesson(reader: StateReader, lesson: str, *, by: Caller) -> LessonEntry:
 
 
 def add_lesson(app: App, text: str, paths: Sequence[str], *, project: str, by: Caller) -> LessonEntry:
-    """Store a person's lesson, without the secrets that it contains. Raises `UsageError` (`lesson_invalid`)."""
-    from chargehand.app.wiring.gateways import redact_secrets
+    """Store a person's lesson, without the secrets that it contains.
 
-    config = app.user_configuration().config
-    content = write_note(text, paths, lambda part: redact_secrets(part, app.credentials, config))
+    Raises `UsageError` (`lesson_invalid`), `ConfigError` (`area_invalid`).
+    """
+    from chargehand.checks.areas import match_paths
+    from chargehand.reports.known_secrets import KnownSecrets
+
+    content = write_note(text, paths, KnownSecrets(app, app.user_configuration().config).redact)
+    match_paths(content.paths)  # an invalid pattern raises here, not for each mission
     row = LessonRow(
         id=new_id("lesson"),
         project=project,
@@ -410,20 +416,20 @@ def share_lesson(app: App, lesson: str, *, by: Caller) -> LessonEntry:
 
 
 def forget_lesson(app: App, lesson: str, *, by: Caller) -> ForgottenLesson:
-    """Erase a lesson; of a shared one, its author or an administrator may.
+    """Erase a lesson; of a shared one, its author or an administrator may. Again, it erases what remained.
 
     Raises `NotFoundError`, `UsageError` (`ambiguous`), `RefusedError` (`access_denied`).
     """
-    row = app.store.lessons.find(_author(app, by), lesson)
+    row = app.store.lessons.find(_author(app, by), lesson, forgotten=True)
     if row.user != _author(app, by) and by.role != "admin":
         raise RefusedError(
             f"{row.id} is a lesson of {row.user}",
             code="access_denied",
             hint="its author or an administrator can forget it",
         )
-    missions = app.store.lessons.forget(row.id)
+    missions, erased = app.store.lessons.forget(row.id)
     app.store.access_log.append(_actor(by), "memory.forget", row.id)
-    return ForgottenLesson(lesson=row.id, missions=missions)
+    return ForgottenLesson(lesson=row.id, missions=missions, erased=erased)
 
 
 def _lesson_entry(lesson: Lesson, effect: LessonEffect, contradicts: tuple[str, ...]) -> LessonEntry:

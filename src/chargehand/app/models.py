@@ -14,11 +14,9 @@ from chargehand.app.providers.probe import ModelProbe, probe_model, try_model
 from chargehand.app.providers.served import (
     ProbeReports,
     has_key,
-    key_name,
     known_facts,
     model_config,
     open_probe_reports,
-    usual_key,
 )
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.core.config import Config
@@ -28,6 +26,7 @@ from chargehand.core.text import printable
 from chargehand.models.catalogue import Reported, SourcedFact, listed_models, listed_providers
 from chargehand.models.contract import Price
 from chargehand.models.key_filter import explain_weak_key
+from chargehand.models.registries import key_name, usual_key
 from chargehand.reports.reading import StateReader
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from chargehand.app.diagnosis import Diagnosis, UsableModel, diagnose
 from chargehand.app.models import describe_probe, list_models
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import probe_model
-from chargehand.app.providers.served import usual_key
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.checks.detection import find_licence_header, find_project
@@ -36,6 +35,7 @@ from chargehand.core.errors import ChargehandError, ConfigError, RepositoryError
 from chargehand.core.ports import KeySource
 from chargehand.core.text import shown_path
 from chargehand.missions.services import DepotReader
+from chargehand.models.registries import usual_key
 from chargehand.network.addresses import is_loopback
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import secrets
 import shlex
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -82,6 +83,20 @@ class Credentials:
     def get(self, name: str) -> str | None:
         """Return the secret of that name, `None` if missing."""
         return self._find(check_name(name))[1]
+
+    def every(self, name: str) -> Iterator[str]:
+        """Yield the secret of each origin that has it, unchecked: all are secret, though `get` takes the first."""
+        for origin in KEY_SOURCES.names():
+            if value := self._open(origin).get(name):
+                yield value
+
+    def version(self) -> object:
+        """Return a value that changes whenever a program of ours stores or removes a secret."""
+        try:
+            status = self._file.path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
 
     def describe(self, name: str) -> Origin | None:
         """Return the origin from which `get` would take the secret, `None` if missing."""
@@ -259,6 +274,9 @@ class SecretsFile:
             after = msgspec.json.encode(kept)
             if after != before:
                 self._write(msgspec.json.format(after, indent=2) + b"\n")
+            else:  # a secret changed in the keyring: the time of this file says so to other processes
+                with suppress(FileNotFoundError):
+                    os.utime(self.path, ns=(now := time.time_ns(), now))
         finally:
             os.close(lock)
 

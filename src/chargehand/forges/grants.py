@@ -37,6 +37,11 @@ def write_grant(grant: OauthGrant) -> str:
     return msgspec.json.encode(grant).decode()
 
 
+def token_name(account: str, configured: str | None) -> str:
+    """Return the name of the secret with an account's token: the configured one, or the one made of its name."""
+    return configured or f"{account.upper().replace('-', '_')}_TOKEN"
+
+
 def secret_parts(secret: str) -> tuple[str, ...]:
     """Return the texts of a secret that may be shown nowhere: the secret, and the tokens of a grant."""
     grant = read_grant(secret)

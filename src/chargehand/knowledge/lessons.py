@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
-from itertools import combinations, product
+from itertools import product
 from typing import Literal
 
 import msgspec
@@ -23,8 +22,12 @@ from chargehand.core.text import printable
 from chargehand.store.lessons import LessonRow
 
 LessonKind = Literal["fix", "correction", "note"]
+MatchPaths = Callable[[tuple[str, ...]], Callable[[str], bool]]
+"""Returns a function that matches a path against patterns: `checks.areas.match_paths`."""
 # The newest lessons of a project that a mission can get.
 MOST_SEARCHED = 500
+# With how many earlier ones about the same test and path a lesson is compared.
+_COMPARED = 50
 # A mission gets at most so many lessons, and 1,200 tokens of them at three bytes each.
 MOST_LESSONS = 3
 MOST_BYTES = 3_600
@@ -122,8 +125,11 @@ def read_lessons(rows: Iterable[LessonRow]) -> tuple[Lesson, ...]:
     return tuple(lessons)
 
 
-def rank_lessons(lessons: Sequence[Lesson], query: LessonQuery) -> tuple[Lesson, ...]:
+def rank_lessons(lessons: Sequence[Lesson], query: LessonQuery, match: MatchPaths) -> tuple[Lesson, ...]:
     """Return the lessons that fit a mission, the best first: by words (BM25), kind of task and paths."""
+    in_areas = match(query.areas)
+    # Areas that allow every path, even this one, say nothing about the mission.
+    in_areas = match(()) if in_areas("\0") else in_areas
     documents = [Counter(_words(_searched_text(lesson.content))) for lesson in lessons]
     average = sum(map(Counter.total, documents)) / max(1, len(documents)) or 1.0
     wanted = set(_words(query.text))
@@ -131,7 +137,7 @@ def rank_lessons(lessons: Sequence[Lesson], query: LessonQuery) -> tuple[Lesson,
     found = []
     for lesson, document in zip(lessons, documents, strict=True):
         shared = document.keys() & wanted
-        by_path = _shares_path(lesson.content.paths, query)
+        by_path = _shares_path(lesson.content, query, match) or any(map(in_areas, lesson.content.paths))
         if len(shared) < _LEAST_WORDS and not by_path:
             continue
         norm = _K1 * (1 - _B + _B * document.total() / average)
@@ -170,17 +176,21 @@ def find_contradictions(lessons: Sequence[Lesson]) -> dict[str, tuple[str, ...]]
     """Return the ids of lessons that contradict others, with the ids of those.
 
     Two lessons contradict each other if they are about the same failing test and overlapping paths, and the change
-    of one removes most lines that the other adds, and the other way round.
+    of one removes most lines that the other adds, and the other way round. A lesson is compared with the last
+    `_COMPARED` before it that are about the same test and path.
     """
-    about: dict[tuple[str, str], set[str]] = {}
+    about: dict[tuple[str, str], deque[str]] = {}
     changes = {}
+    pairs = set()
     for lesson in lessons:
         if lesson.content.change:
             changes[lesson.row.id] = _changed_lines(lesson.content.change)
-            for place in product(lesson.content.tests, lesson.content.paths):
-                about.setdefault(place, set()).add(lesson.row.id)
+            for place in set(product(lesson.content.tests, lesson.content.paths)):
+                earlier = about.setdefault(place, deque(maxlen=_COMPARED))
+                pairs |= {(other, lesson.row.id) for other in earlier}
+                earlier.append(lesson.row.id)
     found: dict[str, tuple[str, ...]] = {}
-    for one, two in sorted({pair for same in about.values() for pair in combinations(sorted(same), 2)}):
+    for one, two in sorted(pairs):
         (added, removed), (other_added, other_removed) = changes[one], changes[two]
         if _mostly_equal(added, other_removed) and _mostly_equal(removed, other_added):
             found[one] = (*found.get(one, ()), two)
@@ -209,13 +219,10 @@ def _words(text: str) -> list[str]:
     return [word for word in words if word not in _STOP and (len(word) > 1 or word.isdigit())]
 
 
-def _shares_path(paths: Sequence[str], query: LessonQuery) -> bool:
-    """Return whether a path, or a pattern of paths, is named in the request or is in its areas."""
+def _shares_path(content: LessonContent, query: LessonQuery, match: MatchPaths) -> bool:
+    """Return whether the request names a path of a lesson; those of a note are patterns."""
     named = re.findall(r"[\w.-]+(?:/[\w.-]+)+|[\w-]+\.\w+", query.text)
     places = {name.strip(".") for name in named}
-    return any(
-        path in places
-        or any(fnmatchcase(place, path) for place in places)
-        or any(fnmatchcase(path, area) for area in query.areas)
-        for path in paths
-    )
+    if content.kind == "note":
+        return any(map(match(content.paths), places))
+    return not places.isdisjoint(content.paths)

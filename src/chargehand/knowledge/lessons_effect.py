@@ -21,7 +21,7 @@ LessonStatus = Literal["trial", "active", "demoted"]
 # Missions with a known outcome until a lesson's effect decides whether it is shown.
 TRIAL_MISSIONS = 10
 # A lesson is demoted if it does harm with this probability, or if it is not better with the second probability
-# after so many missions.
+# after so many missions, half a trial of them in each arm.
 _HARM, _HELP, _PATIENCE = 0.9, 0.75, 20
 _ROUNDING = 1e-9
 
@@ -53,11 +53,15 @@ class LessonEffect(Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> LessonStatus:
-        """Whether the lesson is on trial, in use, or no longer recalled."""
+        """Whether the lesson is on trial, in use, or no longer recalled.
+
+        Only a comparison demotes: the mode `on` withholds nothing, and missions may be red without the lesson too.
+        """
         ended = self.shown.missions + self.withheld.missions
-        if self.harm >= _HARM - _ROUNDING:
+        least = min(self.shown.missions, self.withheld.missions)
+        if least and self.harm >= _HARM - _ROUNDING:
             return "demoted"
-        if ended >= _PATIENCE and 1 - self.harm < _HELP:
+        if least >= TRIAL_MISSIONS // 2 and ended >= _PATIENCE and 1 - self.harm < _HELP:
             return "demoted"
         return "trial" if ended < TRIAL_MISSIONS else "active"
 
@@ -151,7 +155,11 @@ class LessonList(Struct, frozen=True, kw_only=True):
 
 
 class ForgottenLesson(Struct, frozen=True, kw_only=True):
-    """An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks."""
+    """An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks.
+
+    If it is not `erased` yet, another process keeps its bytes in use: forget it again when that process is done.
+    """
 
     lesson: str
     missions: tuple[str, ...]
+    erased: bool

@@ -14,6 +14,7 @@ from msgspec import Struct
 from chargehand.core.registry import Registry
 
 if TYPE_CHECKING:
+    from chargehand.core.config import ModelConfig
     from chargehand.models.dialects.base import ModelDialect
 
 
@@ -50,3 +51,19 @@ DIALECTS.register("openai", f"{_PLACE}.openai_chat:OpenAIChatDialect", "OpenAI's
 DIALECTS.register("anthropic", f"{_PLACE}.anthropic:AnthropicDialect", "Anthropic's Messages")
 DIALECTS.register("responses", f"{_PLACE}.openai_responses:ResponsesDialect", "OpenAI's Responses")
 DIALECTS.register("gemini", f"{_PLACE}.gemini:GeminiDialect", "Google's generateContent")
+
+
+def key_name(config: ModelConfig) -> str | None:
+    """Return the name of the key that a model needs, `None` if it needs no key.
+
+    The usual key of a provider is sent to that provider's own address only; any other address gets the configured
+    key.
+    """
+    if config.key is not None:
+        return config.key
+    return usual_key(config.provider) or None if config.base_url is None else None
+
+
+def usual_key(provider: str) -> str:
+    """Return the variable that a provider's own programs use for its key, "" if it needs none."""
+    return PROVIDERS.find(provider).key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,12 +11,13 @@ from msgspec import Struct
 from chargehand.core.clock import Clock
 from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.store.chain import is_moment
-from chargehand.store.database.connection import Database
+from chargehand.store.database.connection import Database, Transaction
 
 _COLUMNS = "id, project, user, shared, created, mission, content"
 _USES = "lesson, mission, shown, green, attempts, cost_usd"
 # A lesson is visible to its author, and to all users of its project once it is shared.
 _VISIBLE = "content <> x'' AND (shared = 1 OR user = :user)"
+_FORGOTTEN = "content = x'' AND (shared = 1 OR user = :user)"
 
 
 class LessonRow(Struct, frozen=True, kw_only=True):
@@ -76,12 +77,16 @@ class Lessons:
                 if not is_good or not is_moment(created) or (content and not _is_json(content)):
                     yield f"a row of lessons ({lesson!r}) was changed or damaged"
 
-    def find(self, user: str, id: str) -> LessonRow:
-        """Return the only lesson with that beginning of an id that a user may see.
+    def find(self, user: str, id: str, *, forgotten: bool = False) -> LessonRow:
+        """Return the only lesson with that beginning of an id that a user may see; with `forgotten`, else a
+        forgotten one.
 
         Raises `NotFoundError`, `UsageError` (`ambiguous`), `StoreError`.
         """
-        found = [row for row in self.list(user) if id and row.id.startswith((id, f"l-{id}"))]
+        found: list[LessonRow] = []
+        for where in (_VISIBLE, _FORGOTTEN) if forgotten else (_VISIBLE,):
+            rows = self._select(where, {"user": user})
+            found = found or [row for row in rows if id and row.id.startswith((id, f"l-{id}"))]
         if not found:
             raise NotFoundError(f"there is no lesson {id!r}", hint="`chargehand memory list` shows them")
         if len(found) > 1:
@@ -94,31 +99,37 @@ class Lessons:
         with self._database.write(durable=True) as connection:
             connection.execute("UPDATE lessons SET shared = 1 WHERE id = ? AND content <> x''", (id,))
 
-    def forget(self, id: str) -> tuple[str, ...]:
+    def forget(self, id: str) -> tuple[tuple[str, ...], bool]:
         """Erase a lesson's content and bookkeeping for good; return the missions that it was shown to.
 
-        Its id stays, so that a mission that continues does not store it again. Raises `StoreError`.
+        Also return whether no bytes of it remain: otherwise another process kept them in use, and the same call
+        again removes them. Its id stays, so that a mission that continues does not store it again. Raises
+        `StoreError`.
         """
         with self._database.write(durable=True) as connection:
             shown = connection.execute(
                 "SELECT mission FROM lesson_uses WHERE lesson = ? AND shown = 1 ORDER BY mission", (id,)
             ).fetchall()
             connection.execute("DELETE FROM lesson_uses WHERE lesson = ?", (id,))
-            connection.execute("UPDATE lessons SET content = x'', shared = 0 WHERE id = ?", (id,))
-        with self._database.plain() as plain:
-            # The write-ahead log may still hold the erased content.
-            plain.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return tuple(str(mission) for (mission,) in shown)
+            connection.execute("UPDATE lessons SET content = x'' WHERE id = ?", (id,))
+        return tuple(str(mission) for (mission,) in shown), self._database.truncate_log()
 
-    def assign(self, mission: str, uses: Sequence[LessonUse]) -> tuple[LessonUse, ...]:
-        """Record the lessons recalled for a mission, once; return those recorded. Raises `StoreError`."""
-        insert = f"INSERT OR IGNORE INTO lesson_uses ({_USES}) VALUES (?, ?, ?, NULL, NULL, NULL)"
+    def assign(
+        self, mission: str, lessons: Iterable[str], choose: Callable[[str, Sequence[LessonUse]], bool]
+    ) -> tuple[LessonUse, ...]:
+        """Record the lessons recalled for a mission, once; return those recorded.
+
+        `choose` gets a lesson with its earlier uses and returns whether it is shown. It is called inside the
+        transaction: missions that start at once would otherwise count the same uses. Raises `StoreError`.
+        """
+        insert = "INSERT INTO lesson_uses (lesson, mission, shown) VALUES (?, ?, ?)"
+        query = f"SELECT {_USES} FROM lesson_uses WHERE mission = ? ORDER BY rowid"
         with self._database.write() as connection:
             # A worker that died right after this had other lessons in mind than its successor may find.
-            query = f"SELECT {_USES} FROM lesson_uses WHERE mission = ? ORDER BY rowid"
             if not connection.execute(query, (mission,)).fetchall():
-                for use in uses:
-                    connection.execute(insert, (use.lesson, mission, int(use.shown)))
+                for lesson in lessons:
+                    shown = choose(lesson, _uses_of(connection, lesson))
+                    connection.execute(insert, (lesson, mission, int(shown)))
             rows = connection.execute(query, (mission,)).fetchall()
         return tuple(map(_read_use, rows))
 
@@ -130,20 +141,28 @@ class Lessons:
 
     def uses(self, lessons: Iterable[str]) -> dict[str, list[LessonUse]]:
         """Return the uses of lessons by id. Raises `StoreError`."""
-        found: dict[str, list[LessonUse]] = {lesson: [] for lesson in lessons}
-        query = f"SELECT {_USES} FROM lesson_uses WHERE lesson = ? ORDER BY rowid"
         with self._database.read() as connection:
-            for lesson, listed in found.items():
-                listed += map(_read_use, connection.execute(query, (lesson,)).fetchall())
-        return found
+            return {lesson: _uses_of(connection, lesson) for lesson in lessons}
 
-    def list(self, user: str, *, project: str | None = None) -> tuple[LessonRow, ...]:
-        """Return the lessons that a user may see, oldest first, of one project or all. Raises `StoreError`."""
-        where = f"{_VISIBLE} AND (:project IS NULL OR project = :project)"
-        query = f"SELECT {_COLUMNS} FROM lessons WHERE {where} ORDER BY created, id"
+    def list(self, user: str, *, project: str | None = None, newest: int = -1) -> tuple[LessonRow, ...]:
+        """Return the lessons that a user may see, oldest first, of one project or all; by default without limit.
+
+        Raises `StoreError`.
+        """
+        # One condition for both cases would keep SQLite from using the index.
+        where = _VISIBLE if project is None else f"project = :project AND {_VISIBLE}"
+        return self._select(where, {"user": user, "project": project, "newest": newest})
+
+    def _select(self, where: str, values: Mapping[str, object]) -> tuple[LessonRow, ...]:
+        query = f"SELECT {_COLUMNS} FROM lessons WHERE {where} ORDER BY created DESC, id DESC LIMIT :newest"
         with self._database.read() as connection:
-            rows = connection.execute(query, {"user": user, "project": project}).fetchall()
-        return tuple(map(_read_row, rows))
+            rows = connection.execute(query, {"newest": -1, **values}).fetchall()
+        return tuple(map(_read_row, reversed(rows)))
+
+
+def _uses_of(connection: Transaction, lesson: str) -> list[LessonUse]:
+    query = f"SELECT {_USES} FROM lesson_uses WHERE lesson = ? ORDER BY rowid"
+    return [_read_use(row) for row in connection.execute(query, (lesson,))]
 
 
 def _is_json(content: bytes) -> bool:

@@ -172,15 +172,19 @@ class Store:
     def erase_payload(self, mission: str, seq: int, *, reason: str) -> None:
         """Remove the payload of one line for good, also from old pages; the chain stays whole and verifies.
 
-        Artifacts that the payload names stay. Raises `NotFoundError` for an unknown line, `StoreError`.
+        Artifacts that the payload names stay. Raises `NotFoundError` for an unknown line, `StoreError`:
+        `store_busy` if another process kept the erased bytes in use; the same call again removes them.
         """
         self.log.erase(mission, seq, reason=reason)
         self.idempotency.drop_answers()
         with typed_errors(self.home):
             self.derived.clear()
-        with self.database.plain() as connection:
-            # The write-ahead log may still hold the erased content.
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if not self.database.truncate_log():
+            raise StoreError(
+                f"line {seq} of {mission} is erased, but its bytes may remain in '{self.database.path}-wal'",
+                code="store_busy",
+                hint="another process reads the store; erase the line again when it is done",
+            )
 
     def rebuild(self) -> Rebuilt:
         """Rebuild the summary rows from the logs, and the positions of lines if they are incomplete.

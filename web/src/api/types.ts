@@ -2806,10 +2806,13 @@ export interface components {
         /**
          * ForgottenLesson
          * @description An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks.
+         *
+         *     If it is not `erased` yet, another process keeps its bytes in use: forget it again when that process is done.
          */
         ForgottenLesson: {
             lesson: string;
             missions: string[];
+            erased: boolean;
         };
         /**
          * HunkPlan
@@ -8948,7 +8951,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks. */
+            /** @description An erased lesson; its text stays in the logs and recordings of `missions`, and of their forks. If it is not `erased` yet, another process keeps its bytes in use: forget it again when that process is done. */
             200: {
                 headers: {
                     /** @description Identifies this content. */

@@ -117,8 +117,9 @@ def write_configuration(path: Path, directory: Path) -> None:
     script = directory / "script.jsonl"
     script.write_bytes(SCRIPT.dump())
     path.parent.mkdir(parents=True)
+    # Without lessons: a coin decides whether a mission is shown one, and the demo prints the same each time.
     path.write_text(
-        f'[models.{MODEL}]\nprovider = "script"\nscript = "{script}"\n'
+        f'[knowledge]\nlessons = "off"\n\n[models.{MODEL}]\nprovider = "script"\nscript = "{script}"\n'
         f"price_in = {PRICE_IN}\nprice_out = {PRICE_OUT}\n"
     )
 

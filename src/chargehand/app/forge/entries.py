@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from chargehand.core.config import ForgeConfig
 from chargehand.forges.contract import ForgeKind
+from chargehand.forges.grants import token_name
 
 
 class ForgeEntry(Struct, frozen=True, kw_only=True):
@@ -23,4 +24,4 @@ class ForgeEntry(Struct, frozen=True, kw_only=True):
     @property
     def token(self) -> str:
         """The name of the secret that holds its token."""
-        return self.config.token or f"{self.name.upper().replace('-', '_')}_TOKEN"
+        return token_name(self.name, self.config.token)

@@ -22,7 +22,7 @@ from chargehand.core.config import Config, LimitsConfig, ModelConfig
 from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.core.ports import KeySource
 from chargehand.models.contract import Dialect, ServedModel
-from chargehand.models.registries import PROVIDERS
+from chargehand.models.registries import PROVIDERS, key_name
 
 if TYPE_CHECKING:
     from chargehand.models.catalogue import ModelFacts, Reported
@@ -176,22 +176,6 @@ def address_of(name: str, config: ModelConfig, *, environ: Mapping[str, str] | N
             hint=f"chargehand config set models.{name}.base_url https://HOST/v1",
         )
     return own
-
-
-def key_name(config: ModelConfig) -> str | None:
-    """Return the name of the key that a model needs, `None` if it needs no key.
-
-    The usual key of a provider is sent to that provider's own address only; any other address gets the configured
-    key.
-    """
-    if config.key is not None:
-        return config.key
-    return usual_key(config.provider) or None if config.base_url is None else None
-
-
-def usual_key(provider: str) -> str:
-    """Return the variable that a provider's own programs use for its key, "" if it needs none."""
-    return PROVIDERS.find(provider).key
 
 
 def known_facts(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from chargehand.agents.roles import NO_ROLE, Role
 from chargehand.app.providers.ollama import find_ollama
-from chargehand.app.providers.served import has_key, model_config, usual_key
+from chargehand.app.providers.served import has_key, model_config
 from chargehand.app.selection.agents import NATIVE, named_agent
 from chargehand.core.choices import (
     AgentFacts,
@@ -29,6 +29,7 @@ from chargehand.core.errors import UsageError
 from chargehand.core.ports import KeySource
 from chargehand.core.records import ChoiceReason
 from chargehand.decisions.decider import Decider
+from chargehand.models.registries import usual_key
 
 # `[roles.default]` applies to every role without settings of its own.
 DEFAULT_ROLE = "default"

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from chargehand.agents.contract import Endpoint, EndpointModel, MeteredUsage
 from chargehand.app.providers.served import (
-    key_name,
     model_config,
     open_probe_reports,
     provider_limits,
@@ -27,11 +26,11 @@ from chargehand.core.config import Config, LimitsConfig
 from chargehand.core.ids import new_id
 from chargehand.core.ports import KeySource, Ledger
 from chargehand.models.contract import CallListeners, CallRecord, QuotaRest, ServedModel
+from chargehand.models.registries import key_name
 from chargehand.sandbox.contract import GATEWAY_PORT
 from chargehand.store.ledger import Spending, SpendingLimits
 
 if TYPE_CHECKING:
-    from chargehand.credentials.credentials import Credentials
     from chargehand.missions.services import EndpointRequest
     from chargehand.models.providers import ProviderLimits, Providers
     from chargehand.models.replay_cache import ReplayCache
@@ -56,18 +55,6 @@ class ProviderHealthRegistry:
 
         known = self._known.setdefault(asyncio.get_running_loop(), {})
         return known.setdefault(tuple(sorted(limits.items())), Providers(limits, clock=clock))
-
-
-def redact_secrets(text: str, keys: Credentials, config: Config) -> str:
-    """Return a text without any secret that the user stores or that the configuration names.
-
-    Raises `ConfigError` if the secrets cannot be read.
-    """
-    from chargehand.core.redaction import Redactor
-
-    names = {key_name(model) for model in config.models.values()} - {None}
-    names |= {secret.name for secret in keys.names()}
-    return Redactor({name: value for name in names if name and (value := keys.get(name))}).text(text)
 
 
 class AttemptGateways(Struct, frozen=True, kw_only=True):

@@ -69,7 +69,7 @@ def show(lesson: str, out: Output) -> None:
 
 @memory.command()
 @click.argument("text")
-@click.option("--paths", multiple=True, metavar="GLOB", help="Paths that it is about.")
+@click.option("--paths", multiple=True, metavar="PATTERN", help="Paths that it is about, as in .gitignore.")
 @repo_option
 @json_option
 def add(text: str, paths: tuple[str, ...], repo: Path | None, out: Output) -> None:
@@ -117,6 +117,10 @@ def forget(lesson: str, out: Output) -> None:
         forgotten = forget_lesson(app, lesson, by=owner(app))
     out.document(forgotten)
     out.text(f"{forgotten.lesson} is forgotten")
+    if not forgotten.erased:
+        out.text(
+            "its bytes may remain in store.db-wal, which another process uses; forget it again when that is done"
+        )
     if forgotten.missions:
         out.text(f"its text stays in the logs and recordings of {', '.join(forgotten.missions)}")
 

@@ -7,7 +7,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import shutil
 import sys
 import traceback
@@ -20,7 +19,7 @@ from chargehand.core.errors import ChargehandError
 from chargehand.core.log_fields import current_log_fields
 from chargehand.core.redaction import Redactor
 from chargehand.core.text import shown_path
-from chargehand.forges.grants import secret_parts
+from chargehand.reports.known_secrets import KnownSecrets
 from chargehand.reports.reading import StateReader
 
 # For a log file that we open ourselves; the previous part is kept next to it.
@@ -28,7 +27,6 @@ LARGEST_FILE = 10 << 20
 _STDERR = 2
 # Depth of exception causes: two exceptions may name each other.
 _DEEPEST = 8
-_SECRET_NAME = re.compile(r"[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)")
 # Messages of other libraries below this level may contain full addresses and bodies.
 _FOREIGN = logging.WARNING
 
@@ -39,37 +37,26 @@ def set_up_logs() -> None:
     A worker's stderr may be `logs/worker.log`, which is truncated when it grows too large.
     """
     problem: ChargehandError | None = None
-    config, secrets = LogConfig(), dict[str, str]()
+    config = LogConfig()
     # From the root directory: only the user's own configuration counts, and the current directory may be gone.
     with StateReader.open(cwd=Path("/")) as reader:
         home = reader.home
+        secrets = KnownSecrets(reader, Config())
         try:
             # An administrator may have to fix it: the command itself reports the problem when it needs the value.
             found = reader.user_configuration().config
-            config, secrets = found.log, known_secrets(reader, found)
+            secrets = KnownSecrets(reader, found)
+            secrets.read()
+            config = found.log
         except ChargehandError as error:
             problem = error
     handler = _StderrHandler(home / "logs" / "worker.log")
     formatter = JsonFormatter if config.format == "json" else TextFormatter
-    handler.setFormatter(formatter(Redactor(secrets)))
+    handler.setFormatter(formatter(secrets))
     logging.basicConfig(level=_FOREIGN, handlers=[handler])
     logging.getLogger("chargehand").setLevel(config.level.upper())
     if problem is not None:
         logging.getLogger("chargehand").warning("logging as by default: %s", problem)
-
-
-def known_secrets(reader: StateReader, config: Config) -> dict[str, str]:
-    """Return stored secrets, and those that the configuration or environment names as secrets."""
-    names = {each.name for each in reader.credentials.names()}
-    names |= {model.key for model in config.models.values() if model.key is not None}
-    names |= {name for name in reader.environ if _SECRET_NAME.fullmatch(name)}
-    found = {name: reader.environ.get(name) or reader.credentials.get(name) for name in sorted(names)}
-    return {
-        f"{name}.{number}" if number else name: part
-        for name, value in found.items()
-        if value
-        for number, part in enumerate(secret_parts(value))
-    }
 
 
 class TextFormatter(logging.Formatter):

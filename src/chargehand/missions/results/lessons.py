@@ -1,19 +1,24 @@
 """Lessons of a mission: recalled before its first attempt, and learned and measured at its end.
 
-A lesson is derived from the log without a model: what a red attempt failed, and what the next one changed.
+A lesson is derived from the log without a model: what a red attempt failed, and what the next one changed. Lessons
+decide no mission: a failure to recall, book or store them is logged, and the mission continues without.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
 
+from chargehand.checks.areas import match_paths
 from chargehand.checks.failure_excerpts import error_lines
 from chargehand.core.attempt_events import AttemptStarted
-from chargehand.core.errors import ConfigError, MessageError
+from chargehand.core.errors import MessageError
 from chargehand.core.events import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.messages import CheckpointViolation, FailedCheck, decode_message
@@ -41,6 +46,7 @@ from chargehand.missions.journal import Journal
 from chargehand.missions.services import Services
 from chargehand.store.lessons import LessonRow, LessonUse
 
+_LOG = logging.getLogger("chargehand.missions")
 _TYPES = (AttemptStarted.type, MessageSent.type, MissionContinued.type, VerdictGiven.type)
 _ERRORS = 5
 # Characters of a patch that are read before it is cut.
@@ -62,7 +68,9 @@ async def recall_lessons(services: Services, journal: Journal, request: MissionR
         return
     if recorded_lessons(services, journal):
         return
-    recalled = await asyncio.to_thread(_recall, services, journal, request)
+    recalled: tuple[RecalledLesson, ...] = ()
+    with _logged_failures("recalled"):
+        recalled = await asyncio.to_thread(_recall, services, journal, request)
     if recalled:
         journal.record(LessonsRecalled(lessons=recalled))
 
@@ -75,25 +83,22 @@ def recorded_lessons(services: Services, journal: Journal) -> tuple[RecalledLess
 
 
 def _recall(services: Services, journal: Journal, request: MissionRequest) -> tuple[RecalledLesson, ...]:
-    stored, mode = services.store.lessons, services.config.knowledge.lessons
-    lessons = read_lessons(stored.list(journal.state.user, project=services.project)[-MOST_SEARCHED:])
-    if not lessons:
-        return ()
-    disputed = find_contradictions(lessons)
-    every = stored.uses(each.row.id for each in lessons)
-    effects = {lesson: measure_effect(uses) for lesson, uses in every.items()}
-    usable = [each for each in lessons if each.row.id not in disputed]
-    usable = [each for each in usable if effects[each.row.id].status != "demoted"]
+    stored, mode, mission = services.store.lessons, services.config.knowledge.lessons, journal.mission
+    rows = stored.list(journal.state.user, project=services.project, newest=MOST_SEARCHED)
+    known = {each.row.id: each for each in read_lessons(rows)}
+    disputed = find_contradictions(tuple(known.values()))
     query = LessonQuery(text=request.text, role=request.role, areas=request.allow)
-    best = rank_lessons(usable, query)[:MOST_LESSONS]
-    mission = journal.mission
-    uses = [
-        LessonUse(lesson=name, mission=mission, shown=choose_arm(effects[name], mode, seed=f"{mission}/{name}"))
-        for name in (each.row.id for each in best)
-    ]
-    known = {each.row.id: each for each in lessons}
+    ranked = rank_lessons([each for name, each in known.items() if name not in disputed], query, match_paths)
+
+    def is_demoted(lesson: str) -> bool:
+        return measure_effect(stored.uses([lesson])[lesson]).status == "demoted"
+
+    def choose(lesson: str, uses: Sequence[LessonUse]) -> bool:
+        return choose_arm(measure_effect(uses), mode, seed=f"{mission}/{lesson}")
+
+    best = list(islice((each.row.id for each in ranked if not is_demoted(each.row.id)), MOST_LESSONS))
     # Assigned before the event is recorded: a worker that dies in between leaves the same arms to the next one.
-    assigned = stored.assign(mission, uses) if uses else ()
+    assigned = stored.assign(mission, best, choose) if best else ()
     return tuple(
         RecalledLesson(
             lesson=use.lesson, shown=use.shown, text=render_lesson(known[use.lesson]) if use.shown else ""
@@ -112,8 +117,7 @@ async def close_lessons(services: Services, journal: Journal, *, good: bool) -> 
     state = journal.state
     learns = good and services.config.knowledge.lessons != "off" and bool(state.user)
     if learns and len(state.attempts) > 1 and not state.attempts[-1].copied:
-        # If the secrets cannot be read, nothing can be redacted: better no lesson than a failed mission.
-        with contextlib.suppress(ConfigError):
+        with _logged_failures("stored"):
             await asyncio.to_thread(_learn, services, journal)
 
 
@@ -125,12 +129,22 @@ def book_outcome(services: Services, journal: Journal, *, good: bool) -> None:
         return
     costs = [attempt.cost_so_far for attempt in attempts]
     known = [cost for cost in costs if cost is not None]
-    services.store.lessons.close_mission(
-        journal.mission,
-        green=good and len(attempts) == 1,
-        attempts=len(attempts),
-        cost_usd=sum(known) if len(known) == len(costs) else None,
-    )
+    with _logged_failures("measured"):
+        services.store.lessons.close_mission(
+            journal.mission,
+            green=good and len(attempts) == 1,
+            attempts=len(attempts),
+            cost_usd=sum(known) if len(known) == len(costs) else None,
+        )
+
+
+@contextlib.contextmanager
+def _logged_failures(what: str) -> Iterator[None]:
+    """Log a failure of the block; it writes nothing to the mission's log, whose failures are the mission's own."""
+    try:
+        yield
+    except Exception:
+        _LOG.exception("lessons could not be %s; the mission continues", what)
 
 
 def _learn(services: Services, journal: Journal) -> None:

@@ -12,6 +12,7 @@ import functools
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +30,8 @@ _File = tuple[int, int]
 # The state of a database at a moment, for comparison.
 Version = tuple[int, int]
 # A process that is stopped (not killed) during a write holds SQLite's write lock: the others wait this long.
-_BUSY_SECONDS = 30
+_BUSY_SECONDS = 30.0
+_PAUSE_SECONDS = 0.05
 _HINTS = {
     "store_corrupt": "`chargehand store restore DIRECTORY` restores a backup and keeps the present content; "
     "without one, stop all workers and save the readable part with `sqlite3 store.db .recover`",
@@ -56,11 +58,13 @@ _CODES = {
 class Database:
     """Connections to `<home>/store.db`; safe to share between threads, not across a fork.
 
-    Each connection belongs to one file: once a restored copy has its name, reads and writes use the copy.
+    Each connection belongs to one file: once a restored copy has its name, reads and writes use the copy. Others
+    are waited for `busy_seconds`.
     """
 
-    def __init__(self, home: Path, *, read_only: bool) -> None:
+    def __init__(self, home: Path, *, read_only: bool, busy_seconds: float = _BUSY_SECONDS) -> None:
         self.home = home
+        self._busy_seconds = busy_seconds
         self.path = home / "store.db"
         self._read_only = read_only
         self._snapshot: Snapshot | None = None
@@ -86,7 +90,7 @@ class Database:
         connection = sqlite3.connect(
             uri,
             uri=True,
-            timeout=_BUSY_SECONDS,
+            timeout=self._busy_seconds,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
@@ -108,7 +112,7 @@ class Database:
         # With either, a commit survives the process; a power cut leaves only commits that FULL waited for.
         synchronous: _Synchronous = "FULL" if durable else "NORMAL"
         # The writers of this process take turns: SQLite's own queue polls and sleeps.
-        if not self._turn.acquire(timeout=_BUSY_SECONDS):
+        if not self._turn.acquire(timeout=self._busy_seconds):
             raise _failure(self.home, "store_busy", "another thread of this process holds it")
         try:
             with typed_errors(self.home):
@@ -165,6 +169,20 @@ class Database:
                 yield connection
             finally:
                 connection.close()
+
+    def truncate_log(self) -> bool:
+        """Empty the write-ahead log, which may hold erased content; return `False` if a process keeps using it.
+
+        Raises `StoreError`.
+        """
+        deadline = time.monotonic() + self._busy_seconds
+        with self.plain() as connection:
+            # SQLite itself waits for readers and writers, but not for another process that empties the log.
+            while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(_PAUSE_SECONDS)
+        return True
 
     def sync(self) -> None:
         """Wait until all earlier commits are on disk; concurrent callers share one wait.
