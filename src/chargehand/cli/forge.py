@@ -86,8 +86,11 @@ def login(
 @forge.command()
 @click.argument("name")
 @json_option
-def logout(name: str, out: Output) -> None:
-    """Remove the webhooks and the stored token of an account; its other settings stay."""
+def logout(name: str, out: Output) -> int:
+    """Remove the webhooks, the stored token and the App of an account; its other settings stay.
+
+    Exits 1 if something of them stays in use.
+    """
     from chargehand.app.forges import log_out
     from chargehand.reports.reading import StateReader
 
@@ -98,6 +101,7 @@ def logout(name: str, out: Output) -> None:
     out.text(f"{what} of {made.name} is removed here; revoke it at {made.url} as well.")
     if made.problem:
         out.text(f"  {made.problem}")
+    return int(made.problem is not None)
 
 
 @forge.group(cls=CommandGroup)

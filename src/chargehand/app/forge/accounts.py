@@ -19,7 +19,6 @@ from chargehand.app.forge.sign_in import (
     read_private_key,
     refuse_foreign,
     require_encrypted,
-    with_sign_in_hint,
 )
 from chargehand.core.errors import NotFoundError, UsageError, nearest
 from chargehand.forges.contract import Forge, ForgeAccount, ForgeError, ForgeRepository, GitKey, IssueAddress
@@ -82,7 +81,7 @@ class ForgeAccounts:
         except ForgeError as error:
             if error.problem == "denied":
                 self._sign_ins.forget(entry)  # it was revoked before its time
-                raise with_sign_in_hint(entry, error) from None
+                raise self._sign_ins.explain(entry, error) from None
             raise
 
     @contextmanager

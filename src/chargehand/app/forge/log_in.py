@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.sign_in import SignIns
 from chargehand.configuration.edit import set_user_value, unset_user_value
 from chargehand.configuration.locations import user_config_path
-from chargehand.core.errors import ChargehandError, UsageError
+from chargehand.core.errors import ChargehandError, NotFoundError, UsageError
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
 
@@ -143,17 +144,18 @@ def log_in(
 
 
 def log_out(reader: StateReader, name: str) -> AccountDocument:
-    """Remove the webhooks and the stored token of an account, or the App that it signs in as.
+    """Remove the webhooks and the stored token of an account, and the App that it signs in as.
 
-    The other settings stay. Raises `NotFoundError`.
+    The other settings stay. `problem` says what stays in use. Raises `NotFoundError`.
     """
     entry = ForgeAccounts(reader).entry(name)
     failed = [each for each in remove_hooks(reader, name).hooks if each.problem]
-    if entry.config.app:
-        file = user_config_path(reader.environ)
-        for key in AppLogin.__struct_fields__:
-            unset_user_value(file, f"forges.{name}.{key}")
-    else:
+    problems = [f"the webhook of {each.repository} stays: {each.problem}" for each in failed]
+    for key in AppLogin.__struct_fields__ if entry.config.app else ():
+        unset_user_value(user_config_path(reader.environ), f"forges.{name}.{key}")
+    # Without the App, a token of an earlier sign-in would be used again.
+    with contextlib.suppress(NotFoundError) if entry.config.app else contextlib.nullcontext():
         reader.credentials.remove(entry.token)
-    problem = "; ".join(f"the webhook of {each.repository} stays: {each.problem}" for each in failed)
-    return msgspec.structs.replace(_account(reader, entry), problem=problem or None)
+    if origin := reader.credentials.describe(entry.token):
+        problems.append(f"{entry.token} is still set, in {origin!r}, and is used: remove it there")
+    return msgspec.structs.replace(_account(reader, entry), problem="; ".join(problems) or None)
