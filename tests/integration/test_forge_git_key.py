@@ -55,6 +55,14 @@ def test_the_key_is_used_whatever_else_is_configured_for_ssh(
     forge.close()
 
 
+@pytest.mark.parametrize("address", ["http://forge.test/a", "http://[", "http://[::zz]/a", "forge.test", ""])
+def test_a_clone_address_that_is_not_encrypted_or_malformed_is_refused(tmp_path: Path, address: str) -> None:
+    forge: Forge = GithubForge(ForgeSetup(url="http://127.0.0.1:9", token="t", sleep=time.sleep))
+    repository = ForgeRepository(name="ada/calc", url="", clone_url=address, default_branch="main")
+    fails("invalid", lambda: update_clone(tmp_path, "home", forge, repository, "main"))
+    forge.close()
+
+
 def test_a_refused_key_is_named_instead_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ssh").write_text(
         "#!/bin/sh\necho 'git@forge.test: Permission denied (publickey).' >&2\nexit 255\n"

@@ -122,13 +122,18 @@ def test_a_hook_that_fails_is_named_and_kept_in_mind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://chargehand.example.org", "https://user:pw@example.org", "https://example.org/?a=1", "x", ""]
+    "url",
+    [
+        *("http://chargehand.example.org", "https://user:pw@example.org", "https://example.org/?a=1", "x", ""),
+        *("https://[", "https://[::zz]", "https://example.org?", "https://example.org:99999", "http://[::1"),
+    ],
 )
 def test_an_address_in_the_clear_or_with_a_password_is_refused(tmp_path: Path, url: str) -> None:
     kit = ForgeKit(tmp_path)
     with kit.app() as app, pytest.raises(UsageError, match="not the address") as caught:
         add_hooks(app, "home", url)
     assert caught.value.code == "forge_hook"
+    assert "pw" not in caught.value.message
 
 
 def test_an_account_that_watches_nothing_gets_no_hook(tmp_path: Path) -> None:

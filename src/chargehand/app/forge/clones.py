@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from chargehand.core.redaction import Redactor
 from chargehand.core.text import printable
@@ -108,7 +107,7 @@ def _remote(repository: ForgeRepository, login: RemoteLogin | None) -> Remote:
             raise ForgeError("invalid", f"{repository.name} has no address for ssh", hint="unset git_key")
         return Remote(name="forge", url=repository.ssh_url, protocol="ssh")
     url = repository.clone_url
-    protocol = urlsplit(url).scheme
+    protocol = url.partition("://")[0].lower()
     if protocol not in ("https", "ssh", "file") and not (protocol == "http" and is_loopback(url)):
         raise ForgeError(
             "invalid", f"{repository.name} is not reached by https, ssh or a file", hint="use https://"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from chargehand.app.forge.memo import ForgeMemos
 from chargehand.configuration.edit import set_user_value, unset_user_value
 from chargehand.configuration.locations import user_config_path
 from chargehand.core.errors import ChargehandError, NotFoundError, UsageError
-from chargehand.network.addresses import is_loopback
+from chargehand.network.addresses import is_loopback, is_plain_web_url
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
 
@@ -129,11 +128,9 @@ def _secret(reader: StateReader, name: str, configured: str | None) -> str:
 
 
 def _hook_address(name: str, url: str) -> str:
-    parts = urlsplit(url)
-    is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(url))
-    if not is_safe or parts.username is not None or parts.query or parts.fragment or not parts.hostname:
+    if not (is_plain_web_url(url) and (url.lower().startswith("https:") or is_loopback(url))):
         raise UsageError(
-            f"{url!r} is not the address of a server for webhooks",
+            f"{url.rpartition('@')[2]!r} is not the address of a server for webhooks",
             code="forge_hook",
             hint="give the https:// address at which the forge reaches `chargehand up`, without '?' and '#'",
         )

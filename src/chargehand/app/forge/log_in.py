@@ -17,7 +17,7 @@ from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.sign_in import SignIns
 from chargehand.configuration.edit import set_user_value, unset_user_value
 from chargehand.configuration.locations import user_config_path
-from chargehand.core.errors import ChargehandError, NotFoundError, UsageError
+from chargehand.core.errors import ChargehandError, ConfigError, NotFoundError, UsageError
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
 
@@ -114,6 +114,8 @@ def log_in(
     from chargehand.core.config import ForgeConfig
     from chargehand.forges.registries import FORGES
 
+    if url is not None:
+        _check_url(url)  # before anything is sent there
     known = reader.user_configuration().config.forges.get(name, ForgeConfig())
     app = app or AppLogin()
     config = replace(known, kind=kind or known.kind, url=url or known.url, **msgspec.structs.asdict(app))
@@ -141,6 +143,16 @@ def log_in(
     if secret:
         reader.credentials.set(entry.token, secret)
     return msgspec.structs.replace(_account(reader, entry), login=account.login, lacks=account.lacks)
+
+
+def _check_url(url: str) -> None:
+    from chargehand.configuration.keys import entry_keys, parse_value
+
+    try:
+        parse_value(entry_keys("forges")["url"], url, "--url")
+    except ConfigError as error:
+        message = f"--url: {url.rpartition('@')[2]!r} is not the address of a forge"
+        raise UsageError(message, code="forge_url", hint=error.hint) from None
 
 
 def log_out(reader: StateReader, name: str) -> AccountDocument:
