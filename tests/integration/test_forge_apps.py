@@ -16,7 +16,7 @@ from tests.github_stand_in import GithubHost, openapi
 
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.sign_in import SignIns
-from chargehand.app.forges import test_forge as try_account
+from chargehand.app.forge_accounts import test_forge as try_account
 from chargehand.core.errors import UsageError
 from chargehand.forges.contract import Forge
 from chargehand.testing.forges.suite import fails

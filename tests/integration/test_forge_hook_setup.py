@@ -12,8 +12,7 @@ from tests.forge_stand_in import Answer
 from tests.github_stand_in import GithubHost, openapi
 from tests.gitlab_stand_in import GitlabHost
 
-from chargehand.app.forge.hooks import add_hooks, list_hooks, remove_hooks
-from chargehand.app.forges import log_out
+from chargehand.app.forge_accounts import add_hooks, list_hooks, log_out, remove_hooks
 from chargehand.core.errors import UsageError
 from chargehand.forges.contract import Forge
 from chargehand.forges.local_directory import LocalDirectory, create_repository

@@ -19,8 +19,8 @@ from tests.forge_stand_in import Answer, Asked, StandIn
 from chargehand.app.composition import App
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.sign_in import SignIns
-from chargehand.app.forges import log_out
-from chargehand.app.forges import test_forge as try_account
+from chargehand.app.forge_accounts import log_out
+from chargehand.app.forge_accounts import test_forge as try_account
 from chargehand.cli.terminal.logs import known_secrets
 from chargehand.core.errors import UsageError
 from chargehand.core.redaction import Redactor

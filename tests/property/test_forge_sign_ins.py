@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from chargehand.app.composition import App
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.sign_in import SignIns
-from chargehand.app.forges import log_out
+from chargehand.app.forge_accounts import log_out
 from chargehand.core.errors import UsageError
 from chargehand.forges.contract import ForgeError
 from chargehand.forges.grants import OauthGrant, read_grant

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.app.forge.entries import ForgeEntry as ForgeEntry
+from chargehand.app.forge.entries import ForgeEntry
 from chargehand.app.forge.sign_in import (
     ForgeToken,
     SignIns,
@@ -25,14 +24,6 @@ from chargehand.forges.contract import Forge, ForgeAccount, ForgeError, ForgeRep
 from chargehand.forges.grants import read_grant
 from chargehand.forges.registries import FORGES
 from chargehand.reports.reading import StateReader
-
-
-class AppLogin(Struct, frozen=True, kw_only=True):
-    """The settings of an account that signs in as a GitHub App; all `None` for another."""
-
-    app: str | None = None
-    app_key: str | None = None
-    installation: int | None = None
 
 
 class ForgeAccounts:

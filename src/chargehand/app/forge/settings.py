@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from chargehand.app.forge.entries import ForgeEntry
-from chargehand.app.preparation import Preparation
+from chargehand.app.wiring.preparation import Preparation
 from chargehand.core.config import Config, ForgeConfig, RepositoryConfig, RequestsConfig
 from chargehand.core.errors import UsageError
 from chargehand.core.records import IssueLink, RequestSettings
