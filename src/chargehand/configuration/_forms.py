@@ -92,12 +92,7 @@ FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "not a name",
         "use at most 128 letters, digits and '_.:/-'",
     ),
-    (
-        "optional",
-        late_pattern(r"[A-Za-z0-9_.:/-]{0,128}"),
-        "not a name",
-        "use at most 128 letters, digits and '_.:/-'",
-    ),
+    ("optional", late_pattern(r"[A-Za-z0-9_.:/-]{0,128}"), "not a name", "use letters, digits and '_.:/-'"),
     (
         "secret",
         late_pattern(r"[A-Z][A-Z0-9_]{1,63}"),

@@ -102,10 +102,7 @@ class Credentials:
             return self._store(kept, name, value)
 
     def replace(self, name: str, before: str, value: str) -> bool:
-        """Store a secret only if the present one is `before`; return whether it was. Raises as `set` does.
-
-        No other process changes the secret between the look and the change.
-        """
+        """Store a secret if the present one is `before`, in one step; return whether it was. Raises as `set`."""
         value = check_value(check_name(name), value)
         with self._file.changing() as kept:
             is_same = self.get(name) == before
