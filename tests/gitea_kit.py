@@ -55,7 +55,8 @@ SQLITE_JOURNAL_MODE = WAL
 [security]
 INSTALL_LOCK = true
 SECRET_KEY = test-only-secret-key
-INTERNAL_TOKEN = eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJuYmYiOjE3MDAwMDAwMDB9.0qk0S7kfMRlwmvnmKjWl4lqZBTwNzYRGGHzLrsvPIfA
+INTERNAL_TOKEN = eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJuYmYiOjE3MDAwMDAwMDB9.\
+0qk0S7kfMRlwmvnmKjWl4lqZBTwNzYRGGHzLrsvPIfA
 PASSWORD_HASH_ALGO = pbkdf2$1000$50
 [oauth2]
 JWT_SECRET = dGVzdC1vbmx5LXRlc3Qtb25seS10ZXN0LW9ubHktMTI
@@ -77,7 +78,7 @@ LEVEL = Warn
 ROOT_PATH = {root}/log
 [session]
 PROVIDER = memory
-"""  # noqa: E501 (the token is longer than a line)
+"""
 
 
 def missing() -> str:

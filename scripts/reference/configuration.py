@@ -71,6 +71,7 @@ _FORMS = {
     "branch": "name of a branch with `{number}`",
     "template": "text with named fields",
     "name": "name",
+    "optional": "name or ''",
     "variable": "`NAME=value`",
     "secret": "name of a secret or environment variable",
     "model": "name of a model",

@@ -104,7 +104,7 @@ def test_jobs_of_pipelines_have_logs(host: GitlabHost, case: ForgeCase) -> None:
     host.jobs[:] = [
         {"id": 77, "name": "test", "status": "failed", "target_url": f"{address}/77"},
         {"id": 76, "name": "test", "status": "success", "target_url": f"{address}/76"},
-        {"id": 78, "name": "deploy", "status": "manual"},
+        {"id": 78, "name": "deploy", "status": "manual", "target_url": "https://["},
     ]
     found = {each.context: each for each in case.forge.statuses(case.repository, head)}
     assert found["test"] == CommitStatus(context="test", state="failure", url=f"{address}/77", log="77")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from tests.github_stand_in import GithubHost, openapi
 
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.sign_in import SignIns
-from chargehand.app.forges import test_forge as try_account
+from chargehand.app.forge_accounts import test_forge as try_account
 from chargehand.core.errors import UsageError
 from chargehand.forges.contract import Forge
 from chargehand.testing.forges.suite import fails
@@ -123,6 +122,40 @@ def test_a_refused_token_is_replaced(host: AppStoryHost, kit: ForgeKit) -> None:
         read()
 
 
+def test_a_refused_token_says_how_the_app_signs_in_again(host: AppStoryHost, kit: ForgeKit) -> None:
+    with kit.app() as app, contextlib.closing(ForgeAccounts(app, keep=True)) as accounts:
+        with accounts.open("home", "ada/calc") as forge:
+            host.stand_in.app.issued.clear()
+            error = fails("denied", lambda: forge.repository("ada/calc"))
+
+        def refuse() -> None:
+            with accounts.open("home", "ada/calc"):
+                raise error
+
+        key = kit.place / "app.pem"
+        assert f"chargehand forge login home --app 12 --key {key}" in fails("denied", refuse).hint
+
+
+def test_a_valid_token_is_used_while_a_new_one_cannot_be_had(host: AppStoryHost, kit: ForgeKit) -> None:
+    start = time.time()
+    passed = [0.0]
+    with kit.app() as app:
+        sign_ins = SignIns(app, now=lambda: start + passed[0], sleep=lambda _: None)
+        entry = ForgeAccounts(app).entry("home")
+        first = sign_ins.token(entry, "ada/calc")
+        host.stand_in.server.faults.append(lambda _: Answer(502))
+        passed[0] = 3_000
+        before = len(host.stand_in.server.requests)
+        assert sign_ins.token(entry, "ada/calc") == first
+        asked = len(host.stand_in.server.requests)
+        assert asked > before
+        # Not at every opening.
+        assert sign_ins.token(entry, "ada/calc") == first
+        assert len(host.stand_in.server.requests) == asked
+        passed[0] = 3_700
+        fails("broken", lambda: sign_ins.token(entry, "ada/calc"))
+
+
 def test_an_app_that_cannot_sign_in_says_why(host: AppStoryHost, kit: ForgeKit) -> None:
     found = dict[str, str]()
     app_host = host.stand_in.app
@@ -149,13 +182,6 @@ def test_an_app_that_cannot_sign_in_says_why(host: AppStoryHost, kit: ForgeKit) 
         found["No such file"] = problem()
     assert {words: words in text for words, text in found.items()} == dict.fromkeys(found, True), found
     assert not any("c2VjcmV0" in text for text in found.values())
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_a_key_that_cannot_be_read_is_named(kit: ForgeKit) -> None:
-    (kit.place / "app.pem").chmod(0)
-    with kit.app() as app:
-        assert "cannot be read" in (try_account(app, "home").problem or "")
 
 
 def test_only_github_has_apps(kit: ForgeKit, host: AppStoryHost) -> None:
@@ -187,7 +213,13 @@ def test_the_command_signs_in_as_an_app_and_out_again(host: AppStoryHost, kit: F
     with kit.app() as app:
         config = app.user_configuration().config.forges["home"]
         assert (config.app, config.app_key, config.installation) == ("12", str(kit.place / "app.pem"), None)
-    # A token takes the place of the App.
+    # A token of an earlier sign-in does not take the place of the App.
+    with kit.app() as app:
+        app.credentials.set("HOME_TOKEN", "token-robot")
     assert run("logout", "home").returncode == 0
+    asked = len(host.stand_in.server.requests)
+    assert "has no token" in run("test", "home").stdout
+    assert len(host.stand_in.server.requests) == asked
     with kit.app() as app:
         assert app.user_configuration().config.forges["home"].app is None
+        assert app.credentials.get("HOME_TOKEN") is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -51,3 +53,50 @@ def test_the_key_is_used_whatever_else_is_configured_for_ssh(
     no_ssh = ForgeRepository(name="ada/calc", url="", clone_url="https://x.test/a", default_branch="main")
     assert "git_key" in fails("invalid", lambda: update_clone(tmp_path, "home", forge, no_ssh, "main")).hint
     forge.close()
+
+
+@pytest.mark.parametrize("address", ["http://forge.test/a", "http://[", "http://[::zz]/a", "forge.test", ""])
+def test_a_clone_address_that_is_not_encrypted_or_malformed_is_refused(tmp_path: Path, address: str) -> None:
+    forge: Forge = GithubForge(ForgeSetup(url="http://127.0.0.1:9", token="t", sleep=time.sleep))
+    repository = ForgeRepository(name="ada/calc", url="", clone_url=address, default_branch="main")
+    fails("invalid", lambda: update_clone(tmp_path, "home", forge, repository, "main"))
+    forge.close()
+
+
+def test_a_refused_key_is_named_instead_of_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ssh").write_text(
+        "#!/bin/sh\necho 'git@forge.test: Permission denied (publickey).' >&2\nexit 255\n"
+    )
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    setup = ForgeSetup(url="http://127.0.0.1:9", token="t", git_key=GitKey(tmp_path / "key"), sleep=time.sleep)
+    forge: Forge = GiteaForge(setup)
+    repository = ForgeRepository(
+        name="ada/calc", url="", clone_url="", ssh_url="git@forge.test:x", default_branch="main"
+    )
+    error = fails("denied", lambda: update_clone(tmp_path / "clones", "home", forge, repository, "main"))
+    assert "git_key" in error.hint
+    forge.close()
+
+
+_READ_KEY = """
+import os, sys
+from pathlib import Path
+from chargehand.app.forge.sign_in import read_private_key
+if os.geteuid() == 0:  # root may read every file
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    read_private_key(Path(sys.argv[1]), "forges.home.app_key")
+except Exception as error:
+    print(error)
+"""
+
+
+def test_a_key_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    key = tmp_path / "app.pem"
+    key.write_text("secret")
+    key.chmod(0)
+    done = subprocess.run([sys.executable, "-c", _READ_KEY, str(key)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"forges.home.app_key: '{key}' cannot be read: Permission denied\n"

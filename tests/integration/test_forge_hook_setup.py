@@ -12,8 +12,7 @@ from tests.forge_stand_in import Answer
 from tests.github_stand_in import GithubHost, openapi
 from tests.gitlab_stand_in import GitlabHost
 
-from chargehand.app.forge.hooks import add_hooks, list_hooks, remove_hooks
-from chargehand.app.forges import log_out
+from chargehand.app.forge_accounts import add_hooks, list_hooks, log_out, remove_hooks
 from chargehand.core.errors import UsageError
 from chargehand.forges.contract import Forge
 from chargehand.forges.local_directory import LocalDirectory, create_repository
@@ -122,13 +121,18 @@ def test_a_hook_that_fails_is_named_and_kept_in_mind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://chargehand.example.org", "https://user:pw@example.org", "https://example.org/?a=1", "x", ""]
+    "url",
+    [
+        *("http://chargehand.example.org", "https://user:pw@example.org", "https://example.org/?a=1", "x", ""),
+        *("https://[", "https://[::zz]", "https://example.org?", "https://example.org:99999", "http://[::1"),
+    ],
 )
 def test_an_address_in_the_clear_or_with_a_password_is_refused(tmp_path: Path, url: str) -> None:
     kit = ForgeKit(tmp_path)
     with kit.app() as app, pytest.raises(UsageError, match="not the address") as caught:
         add_hooks(app, "home", url)
     assert caught.value.code == "forge_hook"
+    assert "pw" not in caught.value.message
 
 
 def test_an_account_that_watches_nothing_gets_no_hook(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,14 @@ from forge_kit import PROJECT, ForgeKit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chargehand.app.forge.settings import branch_name, read_template, request_text, request_title
+from chargehand.app.forge.accounts import ForgeAccounts
+from chargehand.app.forge.settings import (
+    branch_name,
+    read_template,
+    request_settings,
+    request_text,
+    request_title,
+)
 from chargehand.app.forges import take_issue
 from chargehand.app.runs import branch_slug
 from chargehand.configuration.run_options import RunRequest
@@ -84,6 +92,56 @@ def test_the_users_settings_of_a_repository_shape_its_requests(tmp_path: Path) -
     (story,) = kit.stories().values()
     assert story.mission != mission
     assert kit.link(story.mission).settings == kit.link(mission).settings
+
+
+_FULL: Mapping[str, tuple[str, str]] = {
+    # The value in [requests] and the empty one of a repository.
+    "branch": ('"shared/{number}"', '""'),
+    "title": ('"shared: {title}"', '""'),
+    "body": ('"shared"', '""'),
+    "labels": ('["shared"]', "[]"),
+    "reviewers": ('["bob"]', "[]"),
+    "stack": ("true", "false"),
+    "role": ('"tester"', '""'),
+    "team": ('"unknown"', '""'),
+}
+
+
+@pytest.mark.parametrize("key", _FULL)
+def test_an_empty_setting_of_a_repository_counts(tmp_path: Path, key: str) -> None:
+    kit = ForgeKit(tmp_path, reviewers='["ada"]')
+    shared, own = _FULL[key]
+    settings = list[RequestsConfig]()
+    for text in (
+        f"[requests]\n{key} = {shared}\n",
+        f'[repositories.calc]\nrepository = "{kit.name}"\n',
+        f"{key} = {own}\n",
+    ):
+        _configure(kit, text)
+        with kit.app() as app:
+            entry = ForgeAccounts(app).entry("home")
+            config = app.user_configuration().config
+            settings.append(
+                request_settings(config, app.preparation, entry, kit.name, kit.place / "clone", "main")
+            )
+    first, unsaid, empty = (getattr(each, key) for each in settings)
+    assert first
+    assert unsaid == first
+    assert not empty
+    assert empty is not None
+
+
+def test_requests_without_reviewers_ask_no_one_and_others_the_accounts(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path, reviewers='["bob"]')
+    directory = LocalDirectory(tmp_path / "forge")
+    asked = list[tuple[str, ...]]()
+    for text in ("", f'[repositories.calc]\nrepository = "{kit.name}"\nreviewers = []\n'):
+        _configure(kit, text)
+        mission = kit.take(kit.issue())
+        kit.work()
+        number = kit.request(mission).number
+        asked += [tuple(each.asked) for each in directory.items(kit.name) if each.number == number]
+    assert asked == [("bob",), ()]
 
 
 def test_a_label_of_a_repository_decides_what_is_taken(tmp_path: Path) -> None:

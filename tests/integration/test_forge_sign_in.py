@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,8 @@ from tests.forge_stand_in import Answer, Asked, StandIn
 from chargehand.app.composition import App
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.sign_in import SignIns
-from chargehand.app.forges import test_forge as try_account
+from chargehand.app.forge_accounts import log_out
+from chargehand.app.forge_accounts import test_forge as try_account
 from chargehand.app.knowledge import add_lesson
 from chargehand.core.config import Config
 from chargehand.core.errors import UsageError
@@ -229,6 +231,53 @@ def test_a_token_that_cannot_be_renewed_is_used_until_it_expires(person: Person,
         assert "refresh-0" not in f"{error.message}{error.hint}"
 
 
+def test_a_failed_renewal_is_tried_again_after_a_pause_that_grows(person: Person, host: OauthHost) -> None:
+    with person.app() as app:
+        person.sign_in(app)
+        renewal = host.server.requests
+        host.server.fail(*[Answer(400, {"error": "unauthorized_client"})] * 3)
+        person.time += 6_500
+        for pause in (30.0, 60.0, 120.0):
+            before = len(renewal)
+            for _ in range(3):
+                assert person.token(app) == "access-0"
+            assert len(renewal) == before + 1
+            person.time += pause - 1
+            assert person.token(app) == "access-0"
+            assert len(renewal) == before + 1
+            person.time += 1
+        assert person.token(app) == "access-1"
+        # An expired token cannot be used meanwhile, and the message says when it is tried again.
+        person.time += 7_200
+        host.server.fail(Answer(400, {"error": "unauthorized_client"}))
+        fails("invalid", lambda: person.token(app))
+        person.time += 10
+        error = fails("invalid", lambda: person.token(app))
+        assert "tried again in 20 s" in error.hint
+        assert error.retry_seconds == 20.0
+        person.time -= 400  # a clock that is set back postpones no try
+        assert person.token(app) == "access-2"
+
+
+def test_a_refused_renewal_is_not_repeated_before_a_new_login(person: Person, host: OauthHost) -> None:
+    with person.app() as app:
+        person.sign_in(app)
+        host.refresh = "revoked"
+        person.time += 6_500
+        assert person.token(app) == "access-0"
+        asked = len(host.server.requests)
+        for wait in (100, 300, 10_000):
+            person.time += wait
+            with contextlib.suppress(ForgeError):
+                assert person.token(app) == "access-0"
+        error = fails("denied", lambda: person.token(app))
+        assert f"sign in again: chargehand forge login lab --device --client-id {CLIENT}" in error.hint
+        assert len(host.server.requests) == asked
+        person.sign_in(app)
+        person.time += 7_000
+        assert person.token(app) == "access-1"
+
+
 def test_a_sign_in_in_the_environment_is_used_to_its_end(person: Person, host: OauthHost) -> None:
     with person.app() as app:
         person.sign_in(app)
@@ -281,8 +330,40 @@ def test_a_token_is_not_sent_to_another_forge(person: Person, host: OauthHost) -
 def test_a_revoked_token_says_how_to_sign_in_again(person: Person, host: OauthHost) -> None:
     with person.app(LAB_TOKEN="stale") as app:
         problem = try_account(app, "lab").problem or ""
-    assert "chargehand forge login lab" in problem
+    # The variable would hide what a login stores.
+    assert problem.endswith("sign in again: unset LAB_TOKEN, then chargehand forge login lab")
     assert "stale" not in problem
+    with person.app() as app:
+        app.credentials.set("LAB_TOKEN", "stale")
+        assert (try_account(app, "lab").problem or "").endswith("sign in again: chargehand forge login lab")
+
+
+def test_a_revoked_sign_in_says_how_to_sign_in_again_by_a_code(person: Person, host: OauthHost) -> None:
+    how = f"chargehand forge login lab --device --client-id {CLIENT}"
+    with person.app() as app:
+        person.time = time.time()
+        person.sign_in(app)
+        host.access = "another"
+        assert (try_account(app, "lab").problem or "").endswith(f"sign in again: {how}")
+    moved = OauthHost(kind=host.kind)
+    with Person(person.place, moved).app() as app:
+        assert (try_account(app, "lab").problem or "").endswith(f"it was not sent; {how}")
+    moved.server.close()
+
+
+def test_a_logout_names_the_variable_that_stays_in_use(person: Person) -> None:
+    with person.app() as app:
+        app.credentials.set("LAB_TOKEN", "stored")
+    with person.app(LAB_TOKEN="access-0") as app:
+        assert "LAB_TOKEN is still set, in 'environment'" in (log_out(app, "lab").problem or "")
+    with person.app() as app:
+        assert refusal(app) == "forge_token"
+
+
+def refusal(app: App) -> str:
+    with pytest.raises(UsageError) as caught:
+        SignIns(app).token(ForgeAccounts(app).entry("lab"))
+    return caught.value.code
 
 
 def test_commands_that_run_at_the_same_time_renew_once(tmp_path: Path) -> None:

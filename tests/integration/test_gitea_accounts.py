@@ -15,7 +15,7 @@ from tests.forge_stand_in import Answer, Asked, StandIn
 
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.clones import clone_path, delete_branch, update_clone
-from chargehand.app.forge.hooks import add_hooks, remove_hooks
+from chargehand.app.forge_accounts import add_hooks, remove_hooks
 from chargehand.app.forges import receive_hook
 from chargehand.core.errors import UsageError
 from chargehand.forges.contract import Forge

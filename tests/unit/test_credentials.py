@@ -152,6 +152,25 @@ def test_a_keyring_that_works_holds_the_value_and_the_file_only_the_name(directo
     assert kept.names() == ()
 
 
+@pytest.mark.parametrize("has_keyring", [True, False])
+def test_a_secret_is_replaced_only_if_it_is_the_expected_one(
+    request: pytest.FixtureRequest, directory: Path, has_keyring: bool
+) -> None:
+    if has_keyring:
+        request.getfixturevalue("ring")
+    kept, other = open_credentials({}, directory), open_credentials({}, directory)
+    assert not kept.replace(NAME, VALUE, "new")
+    assert kept.get(NAME) is None
+    other.set(NAME, VALUE)
+    assert not kept.replace(NAME, "another", "new")
+    assert kept.get(NAME) == VALUE
+    assert kept.replace(NAME, VALUE, "new")
+    assert other.get(NAME) == "new"
+    other.remove(NAME)
+    assert not kept.replace(NAME, "new", "newer")
+    assert other.names() == ()
+
+
 def test_a_changed_secret_moves_from_the_file_to_an_available_keyring(directory: Path) -> None:
     open_credentials({}, directory).set(NAME, VALUE)
     ring = Keyring()

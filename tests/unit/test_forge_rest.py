@@ -10,7 +10,7 @@ from email.utils import formatdate
 import pytest
 from tests.forge_stand_in import Answer, StandIn
 
-from chargehand.forges.contract import Forge, ForgeError, ForgeProblem, ForgeSetup
+from chargehand.forges.contract import CommitStatus, Forge, ForgeError, ForgeProblem, ForgeSetup
 from chargehand.forges.gitea import GiteaForge
 from chargehand.forges.github import GithubForge
 from chargehand.testing.forges.suite import fails
@@ -195,6 +195,17 @@ def test_a_redirect_to_another_host_is_not_followed(client: Client) -> None:
         assert other.requests == []
     finally:
         other.close()
+
+
+def test_malformed_addresses_of_a_forge_are_not_followed(client: Client) -> None:
+    client.server.fail(*[Answer(302, headers={"location": "https://["})] * 4)
+    fails("moved", client.comment)
+    client.server.faults.clear()
+    client.server.fail(Answer(200, [COMMENT], {"link": '<https://[?page=2>; rel="next"'}))
+    assert len(client.github.comments(NAME, 1)) == 2
+    log = CommitStatus(context="x", state="failure", log="7")
+    client.server.fail(Answer(302, headers={"location": "https://["}))
+    fails("invalid", lambda: client.github.read_log(NAME, log, most=10))
 
 
 def test_an_issue_that_was_transferred_is_read_at_its_new_place(client: Client) -> None:

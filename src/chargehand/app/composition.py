@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from chargehand import __version__
 from chargehand.app.forge.request_target import RequestTarget
-from chargehand.app.preparation import Preparation, Sandboxes
 from chargehand.app.selection.agents import requested_agent
 from chargehand.app.selection.deciders import make_decider
 from chargehand.app.wiring.code_map import map_opener
 from chargehand.app.wiring.gateways import AttemptGateways, ProviderHealthRegistry
 from chargehand.app.wiring.network import PackageMirrors, SandboxNetwork
+from chargehand.app.wiring.preparation import Preparation, Sandboxes
 from chargehand.app.wiring.session import ProjectBase, Session
 from chargehand.app.wiring.tiers import (
     OpenTiers,

@@ -1,4 +1,4 @@
-"""Use cases of forges: accounts, taking an issue, tending the taken ones, watching, and webhooks."""
+"""Use cases of issues at forges: taking one, tending the taken ones, watching, and receiving webhooks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from chargehand.app.composition import App
-from chargehand.app.forge.accounts import AppLogin as AppLogin
-from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry, require_writable
+from chargehand.app.forge.accounts import ForgeAccounts, require_writable
 from chargehand.app.forge.claims import Claim, WriteRights, claim_issue, find_claim, read_mark
 from chargehand.app.forge.clones import update_clone
-from chargehand.app.forge.hooks import HookList as HookList
-from chargehand.app.forge.hooks import add_hooks as add_hooks
-from chargehand.app.forge.hooks import list_hooks as list_hooks
-from chargehand.app.forge.hooks import remove_hooks as remove_hooks
-from chargehand.app.forge.log_in import AccountDocument as AccountDocument
-from chargehand.app.forge.log_in import DeviceLogin as DeviceLogin
-from chargehand.app.forge.log_in import list_forges as list_forges
-from chargehand.app.forge.log_in import log_in as log_in
-from chargehand.app.forge.log_in import log_out as log_out
-from chargehand.app.forge.log_in import test_forge as test_forge
+from chargehand.app.forge.entries import ForgeEntry
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.settings import (
     assign_account,
@@ -129,23 +119,7 @@ def _take(
     request, plan, settings = prepare_issue(app, request, read, confirm_trust=confirm_trust)
     branch = _free_branch(forge, issue, branch_name(settings, issue, branch_slug(issue.title), target))
     mission = new_id("mission")
-    own, holds = claim_issue(
-        forge,
-        issue.repository,
-        issue.number,
-        mission=mission,
-        text=progress_text(None, None),
-        now=app.clock.now(),
-        again=again,
-        comments=comments,
-    )
-    if own is None:
-        assert holds is not None
-        raise RefusedError(
-            f"{issue.url} is taken by mission {holds.mark.mission} of {holds.comment.author}",
-            code="issue_taken",
-            hint="wait until it ends; a person with write right can end it with a comment /stop there",
-        )
+    own = _claim(app, forge, issue, mission, comments=comments, again=again)
     if entry.config.assign:
         assign_account(forge, issue.repository, issue.number, own.comment.author, assigned=True)
     link = _link_to(issue, entry, own, branch=branch, target=target, settings=settings)
@@ -167,6 +141,29 @@ def _take(
             forge.delete_comment(issue.repository, issue.number, own.comment.id)
         raise
     return mission
+
+
+def _claim(
+    app: App, forge: Forge, issue: ForgeIssue, mission: str, *, comments: Sequence[ForgeComment], again: bool
+) -> Claim:
+    own, holds = claim_issue(
+        forge,
+        issue.repository,
+        issue.number,
+        mission=mission,
+        text=progress_text(None, None),
+        now=app.clock.now(),
+        again=again,
+        comments=comments,
+    )
+    if own is None:
+        assert holds is not None
+        raise RefusedError(
+            f"{issue.url} is taken by mission {holds.mark.mission} of {holds.comment.author}",
+            code="issue_taken",
+            hint="wait until it ends; a person with write right can end it with a comment /stop there",
+        )
+    return own
 
 
 def _link_to(

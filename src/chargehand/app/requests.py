@@ -82,7 +82,7 @@ def prepare_issue(
     while True:
         asked = request
         if not (request.role or request.team or request.plan):
-            asked = dataclasses.replace(request, role=settings.role, team=settings.team)
+            asked = dataclasses.replace(request, role=settings.role or None, team=settings.team or None)
         asked, plan = plan_request(app, asked)
         runs.prepare_run(app, asked, confirm_trust=confirm_trust)
         # A person may have trusted the repository's file just now.

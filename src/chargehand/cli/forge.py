@@ -9,7 +9,7 @@ import click
 from chargehand.cli.terminal.options import CommandGroup, json_option
 
 if TYPE_CHECKING:
-    from chargehand.app.forges import AccountDocument, HookList
+    from chargehand.app.forge_accounts import AccountDocument, HookList
     from chargehand.cli.terminal.output import Output
 
 
@@ -52,7 +52,7 @@ def login(
     """
     from pathlib import Path
 
-    from chargehand.app.forges import AppLogin, DeviceLogin, log_in
+    from chargehand.app.forge_accounts import AppLogin, DeviceLogin, log_in
     from chargehand.cli.secret import read_hidden
     from chargehand.core.errors import UsageError
     from chargehand.forges.oauth import DeviceCode
@@ -86,9 +86,12 @@ def login(
 @forge.command()
 @click.argument("name")
 @json_option
-def logout(name: str, out: Output) -> None:
-    """Remove the webhooks and the stored token of an account; its other settings stay."""
-    from chargehand.app.forges import log_out
+def logout(name: str, out: Output) -> int:
+    """Remove the webhooks, the stored token and the App of an account; its other settings stay.
+
+    Exits 1 if something of them stays in use.
+    """
+    from chargehand.app.forge_accounts import log_out
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -98,6 +101,7 @@ def logout(name: str, out: Output) -> None:
     out.text(f"{what} of {made.name} is removed here; revoke it at {made.url} as well.")
     if made.problem:
         out.text(f"  {made.problem}")
+    return int(made.problem is not None)
 
 
 @forge.group(cls=CommandGroup)
@@ -119,7 +123,7 @@ def add_hook(name: str, url: str, out: Output) -> int:
     Example:
       chargehand forge hook add github https://chargehand.example.org
     """
-    from chargehand.app.forges import add_hooks
+    from chargehand.app.forge_accounts import add_hooks
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -132,7 +136,7 @@ def add_hook(name: str, url: str, out: Output) -> int:
 @json_option
 def remove_hook(name: str, out: Output) -> int:
     """Remove the webhooks that were set up for account NAME, and their secret."""
-    from chargehand.app.forges import remove_hooks
+    from chargehand.app.forge_accounts import remove_hooks
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -149,11 +153,11 @@ def remove_hook(name: str, out: Output) -> int:
 @json_option
 def list_hooks(out: Output) -> None:
     """List the webhooks that were set up here."""
-    from chargehand.app import forges
+    from chargehand.app import forge_accounts
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
-        made = forges.list_hooks(reader)
+        made = forge_accounts.list_hooks(reader)
     _show_hooks(out, made)
 
 
@@ -161,7 +165,7 @@ def list_hooks(out: Output) -> None:
 @json_option
 def list_(out: Output) -> None:
     """List the accounts, and the issues that are worked on."""
-    from chargehand.app.forges import list_forges
+    from chargehand.app.forge_accounts import list_forges
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -188,7 +192,7 @@ def test_(name: str, out: Output) -> int:
 
     Exits 1 if something is missing.
     """
-    from chargehand.app.forges import test_forge
+    from chargehand.app.forge_accounts import test_forge
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:

@@ -23,7 +23,7 @@ FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "branch",
         # The number stays apart from other digits, so that two issues never have the same branch.
         late_pattern(
-            r"(?=.*(?<![0-9}])\{number\}(?![0-9{]))(?!.*(?:\.\.|//|/\.|\.lock(?:/|\Z)))"
+            r"|(?=.*(?<![0-9}])\{number\}(?![0-9{]))(?!.*(?:\.\.|//|/\.|\.lock(?:/|\Z)))"
             r"(?:[A-Za-z0-9_]|\{(?:number|slug)\})(?:[A-Za-z0-9._/-]|\{(?:number|slug)\}){0,98}(?<![./])"
         ),
         "not the name of a branch with the issue's number",
@@ -31,7 +31,7 @@ FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     ),
     (
         "template",
-        late_pattern(r"(?:[^{}\x00-\x08\ud800-\udfff]|\{(?:number|title|author|url|repository)\}){1,4000}"),
+        late_pattern(r"(?:[^{}\x00-\x08\ud800-\udfff]|\{(?:number|title|author|url|repository)\}){0,4000}"),
         "not a template",
         "use {number}, {title}, {author}, {url} and {repository}, no other braces, and at most 4,000 characters",
     ),
@@ -92,6 +92,7 @@ FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "not a name",
         "use at most 128 letters, digits and '_.:/-'",
     ),
+    ("optional", late_pattern(r"[A-Za-z0-9_.:/-]{0,128}"), "not a name", "use letters, digits and '_.:/-'"),
     (
         "secret",
         late_pattern(r"[A-Z][A-Z0-9_]{1,63}"),

@@ -10,7 +10,6 @@ import tomllib
 from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -43,7 +42,6 @@ from chargehand.core.text import (
     LARGEST_AMOUNT,
     LONGEST_SECONDS,
     format_seconds,
-    late_pattern,
     parse_number,
     parse_seconds,
     printable,
@@ -182,8 +180,6 @@ def known_names() -> tuple[str, ...]:
 LARGEST_TOKENS = 100_000_000
 _FLAGS = {"true": True, "false": False}
 _IN_RANGE = "choose a number in that range"
-# A zero byte ends an argument for execve(2); lone surrogates cannot be written to the log, which is UTF-8.
-_NOT_IN_HTTP = late_pattern(r"[?#@\s\\\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def config_error(place: str, message: str, hint: str = "") -> ConfigError:
@@ -375,6 +371,7 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
     """Raise `ConfigError` if a text does not match the key's form."""
     # Not loaded for a configuration without texts.
     from chargehand.configuration._forms import FORMS
+    from chargehand.network.addresses import is_plain_web_url
 
     rows = (row for row in FORMS if key.form in row[0].split() and not row[1].fullmatch(item))
     _, _, problem, hint = next(rows, ("", None, "", ""))
@@ -383,10 +380,10 @@ def _check_form(key: ConfigKey, item: str, place: str) -> None:
             parse_rule(item)
         except ConfigError as error:
             problem, hint = f"not a rule for hosts ({error.message.rpartition(': ')[2]})", error.hint
-    elif key.form == "http" and not _is_plain_address(item):
+    elif key.form == "http" and not is_plain_web_url(item):
         problem = "not a plain http address"
         hint = "write 'https://example.org/v1', without user, password, '?' and '#'; 'key' names the secret"
-    elif key.form == "forge" and not (_is_plain_address(item) or item.startswith("file:///")):
+    elif key.form == "forge" and not (is_plain_web_url(item) or item.startswith("file:///")):
         problem = "not the address of a forge"
         hint = "write 'https://git.example.org', without user and password"
     elif key.form == "variable" and not problem and _has_secret(item.partition("=")[2]):
@@ -406,15 +403,6 @@ def _has_secret(text: str) -> bool:
     from chargehand.core.redaction import Redactor
 
     return Redactor().text(text) != text
-
-
-def _is_plain_address(item: str) -> bool:
-    try:
-        parts = urlsplit(item)
-        plain = bool(parts.hostname) and parts.username is None and parts.port != 0
-    except ValueError:
-        return False
-    return plain and parts.scheme in {"http", "https"} and not _NOT_IN_HTTP.search(item)
 
 
 def is_short_form(model: str) -> bool:

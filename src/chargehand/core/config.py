@@ -476,6 +476,7 @@ class ForgeConfig(Struct, frozen=True, kw_only=True):
     ] = False
 
 
+# An absent value is `None`, so that an empty one of [repositories.NAME] counts.
 class RequestsConfig(Struct, frozen=True, kw_only=True):
     """[requests]: how missions of issues name their branches and requests."""
 
@@ -497,20 +498,20 @@ class RequestsConfig(Struct, frozen=True, kw_only=True):
             form="template",
         ),
     ] = None
-    labels: Annotated[tuple[str, ...], KeySpec("labels of the request", form="label")] = ()
+    labels: Annotated[tuple[str, ...] | None, KeySpec("labels of the request", form="label")] = None
     reviewers: Annotated[
-        tuple[str, ...], KeySpec("people who are asked to review it; []: forges.NAME.reviewers", form="name")
-    ] = ()
+        tuple[str, ...] | None, KeySpec("people asked to review it; absent: forges.NAME.reviewers", form="name")
+    ] = None
     merge_method: Annotated[
         Literal["merge", "squash", "rebase"] | None,
         KeySpec("how it is merged, if Chargehand may; absent: forges.NAME.merge_method"),
     ] = None
     stack: Annotated[
-        bool,
-        KeySpec("true: each task of a plan becomes a request on top of the one before it; false: one request"),
-    ] = False
-    role: Annotated[str | None, KeySpec("role of the mission; absent: developer", form="name")] = None
-    team: Annotated[str | None, KeySpec("team of the mission; absent: none", form="name")] = None
+        bool | None,
+        KeySpec("true: each task of a plan becomes a request on top of the one before it; absent: one request"),
+    ] = None
+    role: Annotated[str | None, KeySpec("role of the mission; absent: developer", form="optional")] = None
+    team: Annotated[str | None, KeySpec("team of the mission; absent: none", form="optional")] = None
 
 
 # Read from the user's own configuration alone, since `label` decides what is worked on.

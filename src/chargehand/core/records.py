@@ -366,12 +366,12 @@ QuestionKind = Literal["clarification", "permission", "decision", "risk"]
 
 
 class RequestSettings(Struct, frozen=True, kw_only=True):
-    """How the request of an issue looks; `None` and () leave it to the account's settings at the time."""
+    """How the request of an issue looks; `None` leaves it to the account's settings at the time."""
 
     title: str | None = None
     body: str | None = None
     labels: tuple[str, ...] = ()
-    reviewers: tuple[str, ...] = ()
+    reviewers: tuple[str, ...] | None = None
     merge_method: Literal["merge", "squash", "rebase"] | None = None
     stack: bool = False
 

@@ -114,17 +114,29 @@ class Credentials:
         """
         value = check_value(check_name(name), value)
         with self._file.changing() as kept:
-            try:
-                self._keyring.set(name, value)
-            except KeyringFailedError as error:
-                if name in kept.keyring:  # the keyring's comes first, and would hide the new one
-                    raise _keyring_error(name, error) from None
-                kept.secrets[name] = value
-                return f"the file {self._file.path}"
-            # A secret in the keyring must not also remain in plain text.
-            kept.secrets.pop(name, None)
-            # A keyring cannot list its content: we have to remember the names.
-            kept.keyring = sorted({*kept.keyring, name})
+            return self._store(kept, name, value)
+
+    def replace(self, name: str, before: str, value: str) -> bool:
+        """Store a secret if the present one is `before`, in one step; return whether it was. Raises as `set`."""
+        value = check_value(check_name(name), value)
+        with self._file.changing() as kept:
+            is_same = self.get(name) == before
+            if is_same:
+                self._store(kept, name, value)
+        return is_same
+
+    def _store(self, kept: SecretsContent, name: str, value: str) -> str:
+        try:
+            self._keyring.set(name, value)
+        except KeyringFailedError as error:
+            if name in kept.keyring:  # the keyring's comes first, and would hide the new one
+                raise _keyring_error(name, error) from None
+            kept.secrets[name] = value
+            return f"the file {self._file.path}"
+        # A secret in the keyring must not also remain in plain text.
+        kept.secrets.pop(name, None)
+        # A keyring cannot list its content: we have to remember the names.
+        kept.keyring = sorted({*kept.keyring, name})
         return f"the system's keyring ({self._keyring.name})"
 
     def remove(self, name: str) -> None:

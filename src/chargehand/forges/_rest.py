@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +17,7 @@ from msgspec import Struct
 from chargehand.core.codec import decode_as
 from chargehand.core.text import printable
 from chargehand.forges.contract import ForgeError, ForgeProblem, ForgeSetup
+from chargehand.network.addresses import join_web_url
 from chargehand.network.http_client import WebClient, WebError, WebReply
 
 _T = TypeVar("_T")
@@ -184,7 +185,7 @@ class RestClient:
                 if not target:
                     kept = self._tail_of(answer, path, most)
             if target:
-                target = urljoin(address, target)
+                target = join_web_url(address, target)
                 with (
                     WebClient(seconds=_SILENCE_SECONDS, authority=self._setup.authority) as client,
                     client.stream("GET", target) as answer,
@@ -219,7 +220,7 @@ class RestClient:
         found = _NEXT.search(reply.headers.get("link", ""))
         if found is not None:
             # A forge behind a proxy may name itself differently: only the query is taken from its answer.
-            return f"{address.partition('?')[0]}?{urlsplit(found[1]).query}"
+            return f"{address.partition('?')[0]}?{found[1].partition('?')[2].partition('#')[0]}"
         number = reply.headers.get("x-next-page", "")
         if not number.isdecimal():
             return ""
@@ -301,7 +302,7 @@ class RestClient:
 
     def _same_host(self, reply: WebReply) -> str:
         """Return the target of a redirect, "" if another host would get the token."""
-        target = urljoin(f"{self.base}/", reply.headers.get("location", ""))
+        target = join_web_url(f"{self.base}/", reply.headers.get("location", ""))
         return target if urlsplit(target)[:2] == urlsplit(self.base)[:2] else ""
 
     def _new_name(self, reply: WebReply) -> str:

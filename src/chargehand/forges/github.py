@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
@@ -164,7 +164,7 @@ class GithubForge:
         wire = self._rest.read_moved(f"{_place(repository)}/issues/{number}", WireIssue)
         if wire.pull_request is not None:
             raise ForgeError("missing", f"{number} of {repository} is a request")
-        return to_issue(wire, "/".join(urlsplit(wire.repository_url).path.split("/")[-2:]) or repository)
+        return to_issue(wire, "/".join(wire.repository_url.split("/")[-2:]) or repository)
 
     def change_issue(
         self,

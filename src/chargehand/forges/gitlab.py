@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 from chargehand.core.text import printable
 from chargehand.forges._gitlab_wire import (
@@ -503,7 +502,7 @@ def _status(wire: GitlabStatus) -> CommitStatus:
         state=_STATES.get(wire.status, "pending"),
         description=wire.description or "",
         url=url,
-        log=str(wire.id) if urlsplit(url).path.endswith(f"/-/jobs/{wire.id}") else "",
+        log=str(wire.id) if re.split(r"[?#]", url)[0].endswith(f"/-/jobs/{wire.id}") else "",
     )
 
 

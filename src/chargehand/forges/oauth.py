@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -67,8 +68,24 @@ class OauthSetup(Struct, frozen=True, kw_only=True):
     now: Callable[[], float]
 
 
-class OauthClient:
+class DeviceFlow(Protocol):
     """The sign-in of a public client, without a client secret. Every method raises `ForgeError`."""
+
+    def request_code(self) -> DeviceCode:
+        """Return a new code for a person to type."""
+        ...
+
+    def await_grant(self, code: DeviceCode) -> OauthGrant:
+        """Wait until a person has granted the code. Raises `ForgeError` (`denied`) if it expired or was denied."""
+        ...
+
+    def refresh(self, grant: OauthGrant) -> OauthGrant:
+        """Exchange the refresh token, which a forge accepts once. Raises `ForgeError` (`denied`) if refused."""
+        ...
+
+
+class OauthClient:
+    """The device flow over HTTP."""
 
     def __init__(self, setup: OauthSetup) -> None:
         self._setup = setup

@@ -14,13 +14,13 @@ from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from chargehand.core.config import ModelConfig
 from chargehand.models.contract import Price, PriceTier
+from chargehand.network.addresses import host_of
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -295,7 +295,7 @@ def _is_local(provider: str, base_url: str | None) -> bool:
     """Return whether the endpoint is on this machine, as Ollama's default address is."""
     if base_url is None:
         return provider == "ollama"
-    host = _read_host(base_url)
+    host = host_of(base_url).rstrip(".")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -305,13 +305,6 @@ def _is_local(provider: str, base_url: str | None) -> bool:
     return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
-def _read_host(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").rstrip(".")
-    except ValueError:  # for example an unclosed IPv6 address
-        return ""
-
-
 def _find_published(provider: str, model: str, base_url: str | None) -> ModelInfo | None:
     """Return the genai-prices entry of a model, or `None` for a model on this machine.
 
@@ -319,7 +312,7 @@ def _find_published(provider: str, model: str, base_url: str | None) -> ModelInf
     """
     if _is_local(provider, base_url):
         return None
-    publisher = _PRICED_HOSTS.get(_read_host(base_url)) if base_url is not None else None
+    publisher = _PRICED_HOSTS.get(host_of(base_url).rstrip(".")) if base_url is not None else None
     publisher = publisher or _PUBLISHERS.get(provider)
     if publisher is None or not model:
         return None
@@ -423,7 +416,7 @@ def _find_listing(provider: str, model: str, base_url: str | None) -> ModelListi
     """Return the models.dev entry of a model, or `None` for local models; the host outranks `provider`."""
     if _is_local(provider, base_url):
         return None
-    host = "" if base_url is None else _read_host(base_url)
+    host = "" if base_url is None else host_of(base_url).rstrip(".")
     publisher = _LISTED_HOSTS.get(host) or _map_hosts().get(host) if host else None
     publisher = publisher or _PUBLISHERS.get(provider)
     row = _load_models(publisher).get(model) if publisher is not None else None

@@ -2905,7 +2905,7 @@ export interface components {
              *       "title": null,
              *       "body": null,
              *       "labels": [],
-             *       "reviewers": [],
+             *       "reviewers": null,
              *       "merge_method": null,
              *       "stack": false
              *     }
@@ -4303,7 +4303,7 @@ export interface components {
         };
         /**
          * RequestSettings
-         * @description How the request of an issue looks; `None` and () leave it to the account's settings at the time.
+         * @description How the request of an issue looks; `None` leaves it to the account's settings at the time.
          */
         RequestSettings: {
             /** @default null */
@@ -4312,8 +4312,8 @@ export interface components {
             body: string | null;
             /** @default [] */
             labels: string[];
-            /** @default [] */
-            reviewers: string[];
+            /** @default null */
+            reviewers: string[] | null;
             /** @default null */
             merge_method: ("merge" | "rebase" | "squash") | null;
             /** @default false */

@@ -10,7 +10,6 @@ import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -28,6 +27,7 @@ from chargehand.agents.acp.connection import AcpConnection
 from chargehand.agents.contract import AttemptContext
 from chargehand.agents.messages import denial_text
 from chargehand.agents.programs.events import AgentEvent, SessionLog
+from chargehand.network.addresses import host_of
 from chargehand.policy.actions import Action, Command, FileRead, FileWrite, Network, Other, Several, Shell
 
 _PATHS = ("file_path", "filePath", "filepath", "path", "absolute_path", "old_path", "new_path")
@@ -61,7 +61,7 @@ def action_of_call(call: Mapping[str, Any]) -> Action | None:
         case "edit" | "delete" | "move" | "other" | None if paths:
             removal = kind == "delete"
             return _combine([FileWrite(path=path, removal=removal) for path in paths])
-        case "fetch" if (host := urlsplit(text_at(raw, "url", "prompt")).hostname) is not None:
+        case "fetch" if host := host_of(text_at(raw, "url", "prompt")):
             return Network(host=host)
     # Never guessed from its title: a rule or a person decides about unknown actions.
     return Other(kind="tool", name=text_at(call, "title", "kind") or "unnamed")

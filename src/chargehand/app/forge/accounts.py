@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.app.forge.entries import ForgeEntry as ForgeEntry
+from chargehand.app.forge.entries import ForgeEntry
 from chargehand.app.forge.sign_in import (
     ForgeToken,
     SignIns,
@@ -19,21 +18,12 @@ from chargehand.app.forge.sign_in import (
     read_private_key,
     refuse_foreign,
     require_encrypted,
-    with_sign_in_hint,
 )
 from chargehand.core.errors import NotFoundError, UsageError, nearest
 from chargehand.forges.contract import Forge, ForgeAccount, ForgeError, ForgeRepository, GitKey, IssueAddress
 from chargehand.forges.grants import read_grant
 from chargehand.forges.registries import FORGES
 from chargehand.reports.reading import StateReader
-
-
-class AppLogin(Struct, frozen=True, kw_only=True):
-    """The settings of an account that signs in as a GitHub App; all `None` for another."""
-
-    app: str | None = None
-    app_key: str | None = None
-    installation: int | None = None
 
 
 class ForgeAccounts:
@@ -82,7 +72,7 @@ class ForgeAccounts:
         except ForgeError as error:
             if error.problem == "denied":
                 self._sign_ins.forget(entry)  # it was revoked before its time
-                raise with_sign_in_hint(entry, error) from None
+                raise self._sign_ins.explain(entry, error) from None
             raise
 
     @contextmanager

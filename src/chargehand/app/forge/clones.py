@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from chargehand.core.redaction import Redactor
 from chargehand.core.text import printable
@@ -42,6 +41,7 @@ _FORBIDDEN = (
 _REFUSED = ("protected", "non-fast-forward", "fetch first", "hook declined", "stale info", "[remote rejected]")
 _TELLING = ("fatal:", "error:", "remote:", "!", "Host key", "Gitea:", "ERROR:")
 _UNKNOWN_HOST = "compare the host's key with the published one, then add it to the file of git_known_hosts"
+_REFUSED_KEY = "add the public key of git_key to the repository at the forge, with write access"
 _SIGNS: tuple[tuple[ForgeProblem, tuple[str, ...]], ...] = (
     ("refused", _REFUSED),
     ("forbidden", _FORBIDDEN),
@@ -107,7 +107,7 @@ def _remote(repository: ForgeRepository, login: RemoteLogin | None) -> Remote:
             raise ForgeError("invalid", f"{repository.name} has no address for ssh", hint="unset git_key")
         return Remote(name="forge", url=repository.ssh_url, protocol="ssh")
     url = repository.clone_url
-    protocol = urlsplit(url).scheme
+    protocol = url.partition("://")[0].lower()
     if protocol not in ("https", "ssh", "file") and not (protocol == "http" and is_loopback(url)):
         raise ForgeError(
             "invalid", f"{repository.name} is not reached by https, ssh or a file", hint="use https://"
@@ -147,5 +147,6 @@ def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
         lines = [each for each in telling if not each.endswith(":")]
         reason = "; ".join(lines[:3]) or f"git ended with {done.returncode}"
         problems = (problem for problem, signs in _SIGNS if any(sign in lower for sign in signs))
-        hint = _UNKNOWN_HOST if "host key verification failed" in lower else ""
+        hint = _REFUSED_KEY if "permission denied (" in lower else ""
+        hint = _UNKNOWN_HOST if "host key verification failed" in lower else hint
         raise ForgeError(next(problems, "refused"), f"cannot {what}: {reason}", hint=hint)

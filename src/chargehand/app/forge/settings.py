@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from chargehand.app.forge.entries import ForgeEntry
-from chargehand.app.preparation import Preparation
+from chargehand.app.wiring.preparation import Preparation
 from chargehand.core.config import Config, ForgeConfig, RepositoryConfig, RequestsConfig
 from chargehand.core.errors import UsageError
 from chargehand.core.records import IssueLink, RequestSettings
@@ -55,14 +58,16 @@ def request_settings(
     """
     own = user_repository(config, entry, repository)
     shared = preparation.configured(clone, revision=target, only_reads=True).resolved.config.requests
-    names = RequestsConfig.__struct_fields__
-    return RequestsConfig(**{name: getattr(own, name) or getattr(shared, name) for name in names})
+    return replace(shared, **_present(own, RequestsConfig.__struct_fields__))
 
 
 def recorded_settings(settings: RequestsConfig) -> RequestSettings:
     """Return the settings that a mission's link keeps."""
-    names = RequestSettings.__struct_fields__
-    return RequestSettings(**{name: getattr(settings, name) for name in names})
+    return RequestSettings(**_present(settings, RequestSettings.__struct_fields__))
+
+
+def _present(settings: RequestsConfig, names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(settings, name)) is not None}
 
 
 def branch_name(settings: RequestsConfig, issue: ForgeIssue, slug: str, target: str) -> str:
@@ -134,7 +139,8 @@ def apply_settings(forge: Forge, link: IssueLink, number: int, config: ForgeConf
         return
     if link.settings.labels:
         forge.change_issue(link.repository, number, add_labels=link.settings.labels, is_request=True)
-    if reviewers := link.settings.reviewers or config.reviewers:
+    reviewers = config.reviewers if link.settings.reviewers is None else link.settings.reviewers
+    if reviewers:
         forge.ask_reviews(link.repository, number, reviewers)
 
 

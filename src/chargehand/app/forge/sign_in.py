@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -21,12 +21,12 @@ from msgspec import Struct
 from chargehand.app.forge.entries import ForgeEntry
 from chargehand.core.errors import UsageError
 from chargehand.forges.contract import ForgeAccount, ForgeError, ForgeSetup
-from chargehand.forges.grants import OauthGrant, read_grant, write_grant
+from chargehand.forges.grants import FIRST_PAUSE, OauthGrant, RenewalFailure, read_grant, write_grant
 from chargehand.network.addresses import is_loopback
 from chargehand.reports.reading import StateReader
 
 if TYPE_CHECKING:
-    from chargehand.forges.oauth import DeviceCode, OauthClient
+    from chargehand.forges.oauth import DeviceCode, DeviceFlow, OauthSetup
 
 # Before a token expires: longer than a visit or a push takes.
 _EARLY_SECONDS = 900.0
@@ -43,10 +43,19 @@ class ForgeToken(Struct, frozen=True):
         return "ForgeToken(…)"
 
 
+class InstalledToken(NamedTuple):
+    """A token of an App's installation, with the times at which it is replaced and at which it expires."""
+
+    token: ForgeToken
+    replaced: float
+    expires: float
+
+
 class SignIns:
     """Finds the tokens of accounts and renews them before they expire; for one thread.
 
-    Several processes may renew the same token: one of them does, and the others find its result.
+    Several processes may renew the same token: one of them does, and the others find its result. A failure is
+    stored with the grant, so that all of them wait before the next try. `connect` opens an OAuth client.
     """
 
     def __init__(
@@ -55,10 +64,11 @@ class SignIns:
         *,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
+        connect: Callable[[OauthSetup], DeviceFlow] | None = None,
     ) -> None:
-        self._reader, self._now, self._sleep = reader, now, sleep
-        # By account and repository, with the time until which each is used.
-        self._installed: dict[tuple[ForgeEntry, str], tuple[ForgeToken, float]] = {}
+        self._reader, self._now, self._sleep, self._connect = reader, now, sleep, connect
+        # By account and repository.
+        self._installed: dict[tuple[ForgeEntry, str], InstalledToken] = {}
 
     def token(self, entry: ForgeEntry, repository: str = "") -> ForgeToken:
         """Return the token of an account; it is used for `repository`, "" for several.
@@ -68,15 +78,62 @@ class SignIns:
         require_encrypted(entry)
         if entry.config.app:
             return self._installation(entry, repository)
-        value = self._reader.credentials.get(entry.token) or ""
+        while True:
+            value = self._reader.credentials.get(entry.token) or ""
+            grant = self._read(entry, value)
+            if grant is None:
+                return ForgeToken(value)
+            now = self._now()
+            is_due = grant.expires is not None and now >= grant.expires - _EARLY_SECONDS
+            if is_due and (why := self._why_not_renewable(entry, grant)):
+                grant = grant.after_failure(ForgeError("denied", why), now)
+            elif is_due and grant.may_renew(now):
+                made = self._renew(entry, value, grant)
+                if made is None:
+                    continue
+                grant = made
+            if grant.failure is None or now < (grant.expires or 0.0):
+                return ForgeToken(grant.access)
+            raise self._renewal_error(entry, grant.failure)
+
+    def _read(self, entry: ForgeEntry, value: str) -> OauthGrant | None:
+        """Return the grant in an account's secret, `None` for a plain token. Refuses those of another forge."""
         if not value and entry.kind.token:
-            raise _no_token(entry)
+            raise UsageError(
+                f"forges.{entry.name} has no token: the secret {entry.token} is not set",
+                code="forge_token",
+                hint=self.how_to_sign_in(entry),
+            )
         grant = read_grant(value)
         if grant is None:
             refuse_foreign(entry, value)
-            return ForgeToken(value)
-        _refuse_moved(entry, grant)
-        return ForgeToken((grant if self._is_fresh(grant) else self._renew(entry)).access)
+        elif grant.url != entry.url:
+            raise UsageError(
+                f"forges.{entry.name}: its sign-in is one of {grant.url}, not of {entry.url}",
+                code="forge_token",
+                hint=f"it was not sent; {self.how_to_sign_in(entry)}",
+            )
+        return grant
+
+    def how_to_sign_in(self, entry: ForgeEntry) -> str:
+        """Return the command by which an account signs in again, in the way that it signed in before."""
+        credentials, config = self._reader.credentials, entry.config
+        words = ["chargehand", "forge", "login", entry.name]
+        if config.app and entry.kind.has_apps:
+            words += ["--app", config.app, "--key", config.app_key or "FILE"]
+            words += ["--installation", str(config.installation)] if config.installation else []
+            return shlex.join(words)
+        if grant := read_grant(credentials.get(entry.token) or ""):
+            words += ["--device", "--client-id", grant.client]
+        # The variable would hide what the command stores.
+        is_variable = credentials.describe(entry.token) == "environment"
+        return (f"unset {entry.token}, then " if is_variable else "") + shlex.join(words)
+
+    def explain(self, entry: ForgeEntry, error: ForgeError) -> ForgeError:
+        """Return the error of a refused token with a hint how to sign in again."""
+        what = "App or its key was replaced" if entry.config.app else "token expired or was revoked"
+        hint = error.hint or f"if its {what}, sign in again: {self.how_to_sign_in(entry)}"
+        return ForgeError("denied", error.message, hint=hint, may_have_acted=error.may_have_acted)
 
     def forget(self, entry: ForgeEntry) -> None:
         """Forget the tokens of a GitHub App's account, since the forge has refused one."""
@@ -85,70 +142,74 @@ class SignIns:
     def _installation(self, entry: ForgeEntry, repository: str) -> ForgeToken:
         from chargehand.forges.github_app import AppSignIn
 
-        kept = self._installed.get((entry, repository))
-        if kept is not None and self._now() < kept[1]:
-            return kept[0]
+        kept, now = self._installed.get((entry, repository)), self._now()
+        if kept is not None and now < kept.replaced:
+            return kept.token
         config = entry.config
         if not (entry.kind.has_apps and config.app and config.app_key):
             raise UsageError(
                 f"forges.{entry.name}: only an account at GitHub signs in as an App, with its private key",
                 code="forge_key",
-                hint=f"chargehand forge login {entry.name} --app ID --key FILE",
+                hint=self.how_to_sign_in(entry),
             )
         key = read_private_key(Path(config.app_key), f"forges.{entry.name}.app_key")
         app = AppSignIn(forge_setup(entry, sleep=self._sleep), config.app, key, now=self._now)
-        made = app.request_token(repository, installation=config.installation)
-        token = ForgeToken(made.token, made.account)
-        self._installed[entry, repository] = (token, self._now() + made.seconds - _EARLY_SECONDS)
-        return token
+        try:
+            made = app.request_token(repository, installation=config.installation)
+        except ForgeError as error:
+            if kept is None or now >= kept.expires or not error.is_transient:
+                raise
+            kept = kept._replace(replaced=now + FIRST_PAUSE)
+        else:
+            expires = self._now() + made.seconds
+            kept = InstalledToken(ForgeToken(made.token, made.account), expires - _EARLY_SECONDS, expires)
+        self._installed[entry, repository] = kept
+        return kept.token
 
-    def _is_fresh(self, grant: OauthGrant) -> bool:
-        return grant.expires is None or self._now() < grant.expires - _EARLY_SECONDS
+    def _why_not_renewable(self, entry: ForgeEntry, grant: OauthGrant) -> str:
+        if self._reader.credentials.describe(entry.token) == "environment":
+            # The variable would still have the old one, which is worth nothing after its use.
+            return f"the sign-in in the variable {entry.token} cannot be renewed"
+        can_renew = grant.refresh and entry.kind.device is not None
+        return "" if can_renew else f"the sign-in of forges.{entry.name} ends, and cannot be renewed"
 
-    def _renew(self, entry: ForgeEntry) -> OauthGrant:
+    def _renew(self, entry: ForgeEntry, value: str, grant: OauthGrant) -> OauthGrant | None:
+        """Return the renewed grant, or the grant with its failure; `None` if the secret is no longer `value`."""
+        credentials = self._reader.credentials
         # A forge accepts a refresh token once, so two processes that send the same one would sign the account out.
         with _lock(self._reader.home / "forges" / f"{entry.token}.lock"):
-            grant = read_grant(self._reader.credentials.get(entry.token) or "")
-            if grant is None:
-                raise _no_token(entry)
-            _refuse_moved(entry, grant)
-            if self._is_fresh(grant):
-                return grant
-            is_valid = grant.expires is not None and self._now() < grant.expires
-            how = f"chargehand forge login {entry.name} --device --client-id {grant.client}"
+            if credentials.get(entry.token) != value:
+                return None
             try:
-                if self._reader.credentials.describe(entry.token) == "environment":
-                    # The variable would still have the old one, which is worth nothing after its use.
-                    raise ForgeError("denied", f"the sign-in in the variable {entry.token} cannot be renewed")
-                if not grant.refresh:
-                    raise ForgeError("denied", f"the sign-in of forges.{entry.name} ends, and cannot be renewed")
                 made = self._client(entry, grant.client).refresh(grant)
             except ForgeError as error:
-                if is_valid:  # it ends soon, and until then there is time to try again
-                    return grant
-                if error.problem != "denied":
-                    raise
-                raise ForgeError("denied", error.message, hint=f"sign in again: {how}") from None
-            # First stored, then used: the old refresh token is worth nothing any more.
-            self._reader.credentials.set(entry.token, write_grant(made))
-            return made
+                made = grant.after_failure(error, self._now())
+            # First stored, then used: the old refresh token is worth nothing any more. After a login or logout
+            # during the renewal, the secret is another one or missing, and stays so.
+            return made if credentials.replace(entry.token, value, write_grant(made)) else None
 
-    def _client(self, entry: ForgeEntry, client: str) -> OauthClient:
+    def _renewal_error(self, entry: ForgeEntry, failure: RenewalFailure) -> ForgeError:
+        if failure.is_final:
+            return ForgeError("denied", failure.message, hint=f"sign in again: {self.how_to_sign_in(entry)}")
+        pause = failure.pause(self._now())
+        hint = "; ".join(filter(None, (failure.hint, f"the renewal is tried again in {pause:.0f} s")))
+        return ForgeError(failure.problem, failure.message, hint=hint, retry_seconds=pause)
+
+    def _client(self, entry: ForgeEntry, client: str) -> DeviceFlow:
         # Imported for accounts with a grant alone: an HTTP client takes long to import.
         from chargehand.forges.oauth import OauthClient, OauthSetup
 
         assert entry.kind.device is not None
         authority = entry.config.authority
-        return OauthClient(
-            OauthSetup(
-                url=entry.url,
-                endpoints=entry.kind.device,
-                client=client,
-                authority=Path(authority) if authority else None,
-                sleep=self._sleep,
-                now=self._now,
-            )
+        setup = OauthSetup(
+            url=entry.url,
+            endpoints=entry.kind.device,
+            client=client,
+            authority=Path(authority) if authority else None,
+            sleep=self._sleep,
+            now=self._now,
         )
+        return (self._connect or OauthClient)(setup)
 
     def sign_in(self, entry: ForgeEntry, client: str, show: Callable[[DeviceCode], None]) -> str:
         """Return the secret of an account that a person grants by typing the code that `show` gets.
@@ -170,7 +231,9 @@ class SignIns:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # The first command of a new state directory may be this one, and the mode counts for the last directory alone.
+    for place in (path.parent.parent, path.parent):
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)  # of the open file, so it excludes other threads too
@@ -239,28 +302,3 @@ def forge_setup(entry: ForgeEntry, *, sleep: Callable[[float], None]) -> ForgeSe
         authority=Path(authority) if authority else None,
         sleep=sleep,
     )
-
-
-def with_sign_in_hint(entry: ForgeEntry, error: ForgeError) -> ForgeError:
-    """Return an error of a refused token that says how to sign in again."""
-    if error.problem != "denied":
-        return error
-    how = f"if its token expired or was revoked, sign in again: chargehand forge login {entry.name}"
-    return ForgeError("denied", error.message, hint=error.hint or how, may_have_acted=error.may_have_acted)
-
-
-def _no_token(entry: ForgeEntry) -> UsageError:
-    return UsageError(
-        f"forges.{entry.name} has no token: the secret {entry.token} is not set",
-        code="forge_token",
-        hint=f"chargehand forge login {entry.name}",
-    )
-
-
-def _refuse_moved(entry: ForgeEntry, grant: OauthGrant) -> None:
-    if grant.url != entry.url:
-        raise UsageError(
-            f"forges.{entry.name}: its sign-in is one of {grant.url}, not of {entry.url}",
-            code="forge_token",
-            hint=f"it was not sent; chargehand forge login {entry.name}",
-        )

@@ -17,9 +17,10 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from chargehand.app.forge.accounts import ForgeAccounts, ForgeEntry
+from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.claims import ClaimMark, WriteRights, find_claim, with_mark
 from chargehand.app.forge.clones import clone_path, delete_branch, update_clone
+from chargehand.app.forge.entries import ForgeEntry
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.request_delivery import STATUS, remark_prefix
 from chargehand.app.forge.request_target import NAME

@@ -41,7 +41,7 @@ def shown(url: str) -> str:
 
     try:
         return sa.make_url(url).render_as_string(hide_password=True)
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):
         return url.split("@")[-1]
 
 
@@ -72,7 +72,7 @@ def check_url(url: str, *, sqlite: bool = True) -> None:
         usable = (sqlite and is_sqlite(url)) or (
             sa.make_url(url).get_backend_name() == "postgresql" and bool(sa.make_url(url).database)
         )
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):  # the latter for a port that is not a number
         usable = False
     if not usable:
         raise ConfigError(

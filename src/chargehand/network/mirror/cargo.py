@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from chargehand.core.codec import decode_as
+from chargehand.network.addresses import is_web_url
 from chargehand.network.contract import MirrorLimits, MirrorRefusal, MirrorReply, MirrorTrace
 from chargehand.network.mirror.memory import PageCache
 from chargehand.network.mirror.settings import (
@@ -22,7 +23,6 @@ from chargehand.network.mirror.settings import (
     environment_proxies,
     expand_home,
     host_for_log,
-    is_web_url,
     proxy_url,
     read_timeout,
     split_login,
@@ -93,10 +93,7 @@ class _IndexEntry(msgspec.Struct):
         }
         for marker, value in values.items():
             template = template.replace(marker, value)
-        try:
-            return split_login(template)[0]
-        except ValueError:
-            return ""
+        return split_login(template)[0]
 
 
 class _IndexConfig(msgspec.Struct, rename="kebab"):

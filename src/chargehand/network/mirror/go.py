@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
+from chargehand.network.addresses import is_web_url
 from chargehand.network.contract import MirrorLimits, MirrorRefusal, MirrorReply, MirrorTrace
 from chargehand.network.mirror.memory import PageCache
 from chargehand.network.mirror.settings import (
@@ -239,6 +240,8 @@ def read_go_config(environ: Mapping[str, str]) -> GoConfig:
     by_prefix = {}
     for url in (*(entry.url for entry in entries), sums_url):
         bare, own_login = split_login(url)
+        if not is_web_url(bare):
+            continue
         parts = urlsplit(bare)
         # The go command sends logins from .netrc only over https.
         header = own_login or (by_host.get(parts.hostname or "", "") if parts.scheme == "https" else "")

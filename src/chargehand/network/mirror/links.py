@@ -13,7 +13,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import msgspec
 
 from chargehand.core.codec import decode_as
-from chargehand.network.mirror.settings import join_web_url
+from chargehand.network.addresses import join_web_url
 
 HTML_MEDIA = "text/html; charset=utf-8"
 JSON_MEDIA = "application/vnd.pypi.simple.v1+json"

@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 from msgspec import Struct, field
 
+from chargehand.network.addresses import is_web_url
 from chargehand.network.contract import MirrorRefusal, MirrorReply, MirrorTrace
 from chargehand.network.mirror.settings import (
     ClientAccess,
@@ -18,7 +19,6 @@ from chargehand.network.mirror.settings import (
     Proxies,
     basic_auth,
     expand_home,
-    is_web_url,
     origin_of,
     split_login,
 )
@@ -107,10 +107,7 @@ def read_maven_config(environ: Mapping[str, str]) -> MavenConfig:
                 name = _text(mirror, "id")
                 url = _text(mirror, "url")
                 break
-        try:
-            url, login = split_login(url.rstrip("/"))
-        except ValueError:
-            login = ""
+        url, login = split_login(url.rstrip("/"))
         problem = "" if is_web_url(url) else "its URL is not http or https"
         server = servers.get(name)
         if server is not None and not login and not problem:

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import msgspec
 
+from chargehand.network.addresses import is_web_url, join_web_url
 from chargehand.network.contract import MirrorLimits, MirrorRefusal, MirrorReply, MirrorTrace
 from chargehand.network.mirror.links import FILENAME, FileLink
 from chargehand.network.mirror.memory import NamedFiles, PageCache
@@ -27,7 +28,6 @@ from chargehand.network.mirror.settings import (
     environment_proxies,
     expand_home,
     host_for_log,
-    join_web_url,
     origin_of,
     proxy_url,
     split_login,
@@ -248,7 +248,8 @@ def _read_logins(settings: Settings, urls: list[str]) -> Logins:
         header = _authorization(values)
         # The port of a key without a port depends on the scheme, which the key does not contain.
         if header:
-            by_prefix |= {_prefix(f"{scheme}:{place}"): header for scheme in ("https", "http")}
+            keyed = (f"{scheme}:{place}" for scheme in ("https", "http"))
+            by_prefix |= {_prefix(url): header for url in keyed if is_web_url(url)}
     # Keys without a place, as old versions of npm wrote them, are only for the default registry.
     legacy = _authorization({key: settings.get(key, "") for key in _LOGIN_KEYS})
     if legacy:

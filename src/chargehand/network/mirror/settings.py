@@ -8,11 +8,12 @@ import netrc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 import msgspec
 
 from chargehand.core.errors import ConfigError
+from chargehand.network.addresses import is_web_url
 
 # The defaults of pip and npm without configuration.
 PYPI = "https://pypi.org/simple/"
@@ -27,8 +28,14 @@ def basic_auth(user: str, password: str) -> str:
 
 
 def split_login(url: str) -> tuple[str, str]:
-    """Return `url` without its userinfo, and that userinfo as an Authorization header value ("" if missing)."""
-    parts = urlsplit(url)
+    """Return `url` without its userinfo, and that userinfo as an Authorization header value ("" if missing).
+
+    A malformed URL is returned unchanged.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url, ""
     userinfo, _, host = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
     header = basic_auth(unquote(user), unquote(password)) if userinfo else ""
@@ -44,29 +51,11 @@ def host_for_log(url: str) -> str:
     return parts.netloc.rpartition("@")[2] if parts.scheme in _PORTS else f"{parts.scheme}:"
 
 
-def is_web_url(url: str) -> bool:
-    """Return whether `url` is an http or https URL with a host."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in _PORTS and bool(parts.hostname)
-    except ValueError:
-        return False
-
-
-def join_web_url(base: str, reference: str) -> str:
-    """Return `reference` resolved against `base`, "" if that is not an http or https URL."""
-    try:
-        url = urljoin(base, reference)
-    except ValueError:
-        return ""
-    return url if is_web_url(url) else ""
-
-
 def check_url(url: str, *, option: str) -> str:
     """Return `url`; raise `ConfigError` that names `option` unless we can fetch it."""
     try:
         parts = urlsplit(url)
-        usable = parts.scheme == "file" or (parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0)
+        usable = parts.scheme == "file" or is_web_url(url)
     except ValueError:
         usable = False
     if not usable:

@@ -14,12 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
+from chargehand.network.addresses import host_of, is_web_url, join_web_url
 from chargehand.network.allow_list import Address, AddressKind, classify_address, unwrap_ipv4
 from chargehand.network.contract import FILE_MEDIA, MirrorRefusal, MirrorReply, MirrorTrace, Resolve
 from chargehand.network.mirror.settings import (
     ClientAccess,
     host_for_log,
-    join_web_url,
     origin_of,
     split_login,
     url_port,
@@ -48,7 +48,7 @@ class AddressPolicy:
     """
 
     def __init__(self, urls: Iterable[str], *, resolve: Resolve | None = None) -> None:
-        self._configured = {host: url_port(urlsplit(url)) for url in urls if (host := _host(url))}
+        self._configured = {_host(url): url_port(urlsplit(url)) for url in urls if is_web_url(url)}
         self._resolve = resolve or _resolve_here
         self._granted: frozenset[AddressKind] | None = None
 
@@ -114,7 +114,7 @@ def _classify(address: Address) -> AddressKind:
 
 
 def _host(url: str) -> str:
-    return (urlsplit(url).hostname or "").rstrip(".").lower()
+    return host_of(url).rstrip(".")
 
 
 class _ClientKey(NamedTuple):
@@ -211,6 +211,10 @@ class RegistryClient:
     async def _open(
         self, url: str, *, headers: dict[str, str], trace: MirrorTrace, login: str
     ) -> tuple[httpx.Response, str]:
+        if not is_web_url(url):
+            raise MirrorRefusal(
+                502, f"{host_for_log(url)!r} is not a web address", hint="correct it where it is set"
+            )
         # httpx must not follow redirects: each hop is checked, and gets only the user's login for that hop.
         secure = urlsplit(url).scheme == "https"
         first = origin_of(url)

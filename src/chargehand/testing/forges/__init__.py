@@ -1,1 +1,1 @@
-"""For tests of forges: the conformance suite, and a forge that fails as asked."""
+"""For tests of forges: the conformance suite, a forge that fails as asked, and an OAuth server."""
