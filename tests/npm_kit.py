@@ -37,6 +37,11 @@ def _fetch(wanted: str, place: Path, files: str) -> None:
             pytest.fail(f"npm pack {wanted}: {done.stderr[-500:]}")
         (archive,) = Path(scratch).glob("*.tgz")
         with tarfile.open(archive) as packed:
-            members = [each for each in packed.getmembers() if re.fullmatch(f"package/{files}", each.name)]
-            packed.extractall(f"{scratch}/out", members=members, filter="data")
+            # By hand: `extractall` has a parameter for safe extraction only since Python 3.11.4.
+            for each in packed.getmembers():
+                content = packed.extractfile(each) if re.fullmatch(f"package/{files}", each.name) else None
+                if content is not None and ".." not in each.name.split("/"):
+                    path = Path(scratch, "out", each.name)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content.read())
         Path(scratch, "out", "package").rename(place)
