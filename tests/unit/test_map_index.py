@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.knowledge_kit import MapKit
+from tests.trees_kit import make_tree
 
 from chargehand.core.errors import NotFoundError
 from chargehand.knowledge.index import CodeIndex
 from chargehand.knowledge.maps import RepositoryMap
 from chargehand.knowledge.records import MapError
+from chargehand.workspace.depot import Depot
 from chargehand.workspace.space import gc
 
 FILES = {"a.py": "def one(): ...\n", "b/c.py": "from a import one\n\ndef two():\n    one()\n"}
@@ -133,6 +139,43 @@ def test_two_writers_at_once_make_one_index(kit: MapKit) -> None:
     assert blobs == 35
 
 
+@pytest.mark.parametrize("content", [None, b"not a database" * 100])
+def test_many_processes_open_a_new_file_at_once(tmp_path: Path, content: bytes | None) -> None:
+    """Each of several processes opens the same files, which are missing or damaged, with several threads."""
+    program = (
+        "import sys, threading\n"
+        "from pathlib import Path\n"
+        "from chargehand.knowledge._database import open_database\n"
+        "barrier = threading.Barrier(3)\n"
+        "def open_all():\n"
+        "    for number in range(40):\n"
+        "        barrier.wait(60)\n"
+        "        made = open_database(Path(sys.argv[1], str(number), 'index.sqlite'), Path(sys.argv[1], 'lock'))\n"
+        "        made.execute('INSERT INTO name (text) VALUES (?)', (f'{sys.argv[2]}-{threading.get_ident()}',))\n"
+        "        made.close()\n"
+        "threading.excepthook = lambda found: (print(found.exc_value, flush=True), barrier.abort())\n"
+        "sys.stdin.read()\n"  # until all processes have started
+        "threads = [threading.Thread(target=open_all) for _ in range(3)]\n"
+        "[each.start() for each in threads]\n"
+        "[each.join() for each in threads]\n"
+    )
+    if content is not None:
+        for number in range(40):
+            (tmp_path / str(number)).mkdir()
+            (tmp_path / str(number) / "index.sqlite").write_bytes(content)
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    pipe = subprocess.PIPE
+    children = [subprocess.Popen([*words, str(number)], stdin=pipe, stdout=pipe) for number in range(4)]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+        child.stdin = None
+    assert [(child.communicate()[0], child.returncode) for child in children] == [(b"", 0)] * 4
+    for number in range(40):
+        with closing(sqlite3.connect(tmp_path / str(number) / "index.sqlite")) as made:
+            assert made.execute("SELECT count(*) FROM name").fetchone() == (12,)
+
+
 def test_a_damaged_file_is_made_again(kit: MapKit) -> None:
     tree = kit.tree(FILES)
     kit.index.bring(tree)
@@ -155,6 +198,17 @@ def test_gc_removes_an_old_index_which_is_then_made_again(kit: MapKit) -> None:
     other = kit.tree({"z.py": "def z(): ...\n"})
     assert kit.index.bring(other).complete
     assert content(RepositoryMap(kit.index, other)) == [("z.py", "z", 1)]
+
+
+def test_a_tree_whose_objects_were_erased_stops_no_later_one(kit: MapKit) -> None:
+    kit.index.bring(kit.tree(FILES))
+    kit.index.close()
+    kit.depot.git("gc", "--quiet", "--prune=now")  # as after the erasure of checkpoints: no ref names the tree
+    depot = Depot.open(kit.root, repository=kit.depot.repository)  # without cached trees
+    other = make_tree(depot, {"z.py": b"def z(): ...\n"})
+    with CodeIndex(kit.root, depot) as index:
+        assert index.bring(other).complete
+        assert content(RepositoryMap(index, other)) == [("z.py", "z", 1)]
 
 
 def test_unused_blobs_are_removed_once_there_are_many(kit: MapKit, monkeypatch: pytest.MonkeyPatch) -> None:

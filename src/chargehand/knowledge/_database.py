@@ -6,6 +6,7 @@ one transaction, so that a reader sees one tree or the other.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -51,14 +52,20 @@ _BUSY_SECONDS = 30.0
 _SCHEMA_VERSION = 1
 
 
-def open_database(path: Path) -> sqlite3.Connection:
+def open_database(path: Path, lock: Path) -> sqlite3.Connection:
     """Open the index, making it if missing; an unreadable file is replaced.
 
+    All processes that open the file use the same `lock`. The directory above that of the index must exist.
     Raises `MapError` if the disk refuses it.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        # SQLite does not wait if two connections change to a write-ahead log at once: one of them fails. And an
+        # unreadable file must be replaced once only, or the second process removes the file of the first.
+        lock.parent.mkdir(exist_ok=True)
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
             return _open(path)
         except sqlite3.DatabaseError as problem:
             if isinstance(problem, sqlite3.OperationalError):
@@ -66,6 +73,8 @@ def open_database(path: Path) -> sqlite3.Connection:
             # Not a database, or a damaged one: its content can be had again.
             remove_database(path)
             return _open(path)
+        finally:
+            os.close(fd)
     except (OSError, sqlite3.Error) as problem:
         raise MapError(f"the index of the repository map cannot be opened: {problem}") from problem
 
@@ -86,10 +95,9 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA mmap_size = 268435456")
         if _version(connection) != _SCHEMA_VERSION:
             with transaction(connection):
-                if _version(connection) != _SCHEMA_VERSION:  # another process may have made it meanwhile
-                    for statement in _SCHEMA.split(";\n"):
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+                for statement in _SCHEMA.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     except BaseException:
         connection.close()
         raise
@@ -115,10 +123,10 @@ def transaction(connection: sqlite3.Connection, *, write: bool = True) -> Iterat
 
 @contextmanager
 def index_errors() -> Iterator[None]:
-    """Turn the errors of SQLite in a block into `MapError`."""
+    """Turn the errors of SQLite and the disk in a block into `MapError`."""
     try:
         yield
-    except sqlite3.Error as problem:
+    except (OSError, sqlite3.Error) as problem:
         hint = "remove the directory 'maps' of the project's state: the index is made again"
         raise MapError(f"the index of the repository map failed: {problem}", hint=hint) from problem
 

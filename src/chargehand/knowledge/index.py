@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from msgspec import Struct
 
+from chargehand.core.errors import ChargehandError
 from chargehand.knowledge import _contents
 from chargehand.knowledge._database import (
     add_blob,
@@ -139,9 +140,10 @@ class CodeIndex:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The open database."""
+        """The open database. Raises `OSError` if the project's directory was removed."""
         if self._connection is None:
-            self._connection = open_database(self.path)
+            self.directory.parent.mkdir(exist_ok=True)
+            self._connection = open_database(self.path, self._root / "locks" / "maps.lock")
         return self._connection
 
     @contextmanager
@@ -178,7 +180,7 @@ class CodeIndex:
     def _writing(self, deadline: float | None) -> Iterator[bool]:
         """Hold the lock of the index, which `gc` respects too; yield whether it was had in time."""
         place = self._root / "locks" / f"layer-{self._name}.lock"
-        place.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(exist_ok=True)
         fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not self._lock_until(fd, deadline):
@@ -224,8 +226,10 @@ class CodeIndex:
         row = self.connection.execute("SELECT id, tree, files FROM slot ORDER BY used DESC LIMIT 1").fetchone()
         if row is not None:
             slot, old, count = row
-            changes = self.source.diff(old, tree)
-            if len(changes) <= max(20, _MOVED_SHARE * count):
+            changes: Sequence[Change] | None = None
+            with suppress(ChargehandError):  # the old tree's objects may be gone; the new one's are read below
+                changes = self.source.diff(old, tree)
+            if changes is not None and len(changes) <= max(20, _MOVED_SHARE * count):
                 gone = [change.path for change in changes if change.old_id is not None]
                 new = ((each.path, each.new_mode, each.new_id) for each in changes)
                 return _Edits(slot, gone, list(_select_files(new)))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from shutil import rmtree
 
 import msgspec
 from msgspec import Struct
@@ -38,7 +37,7 @@ from chargehand.knowledge._library_ranking import (
 )
 from chargehand.knowledge._licences import UNKNOWN, LicenceFinder, is_allowed
 from chargehand.knowledge._ranking import MapRequest
-from chargehand.knowledge.index import MAPS, CodeIndex
+from chargehand.knowledge.index import CodeIndex
 from chargehand.knowledge.records import (
     CuratedRepository,
     LibraryEntry,
@@ -271,14 +270,8 @@ def _bring(snapshot: RepositorySnapshot, progress: Progress | None, *, seconds: 
         if progress is not None:
             progress(name, done, total)
 
-    try:
-        with CodeIndex(snapshot.root, snapshot, progress=show) as index:
-            return index.bring(tree, seconds=seconds)
-    except NotFoundError:
-        # The index is at a tree whose objects were pruned: it is made again.
-        rmtree(snapshot.root / MAPS, ignore_errors=True)
-        with CodeIndex(snapshot.root, snapshot, progress=show) as index:
-            return index.bring(tree, seconds=seconds)
+    with CodeIndex(snapshot.root, snapshot, progress=show) as index:
+        return index.bring(tree, seconds=seconds)
 
 
 def _read_source(snapshot: RepositorySnapshot) -> LibrarySource:
