@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -25,9 +25,12 @@ _HEAD = 2_000  # bytes in which a file's own SPDX lines are searched
 _LINK, _DIRECTORY = 0o120000, 0o040000
 _NAME = re.compile(r"(?i)(?:(?:un)?licen[cs]e|copying)(?:[-._ ].*)?")
 _NOT_TEXT = re.compile(r"(?i).*\.(?:json|toml|ya?ml|html?|svg|png|xml)")
-_SPDX = re.compile(rb"SPDX-License-Identifier:[ \t]*([A-Za-z0-9.+() -]+)")
-_AND, _OR = re.compile(r"\s+AND\s+"), re.compile(r"\s+OR\s+")
+_SPDX = re.compile(rb"SPDX-License-Identifier:[ \t]*([^\r\n]*?)[ \t]*(?:\*/|-->|\"\"\"|[\r\n]|$)")
 _OTHER = re.compile(r"[\W_]+")
+_TOKEN = re.compile(r"[()]|[^\s()]+")
+_ID = re.compile(r"(?i)(?!(?:and|or|with)$)[a-z0-9.:-]+\+?")
+_VERSIONED = re.compile(r"(.+)-(\d+\.\d+)")
+_DEEPEST = 20  # parentheses of an expression
 
 
 class LicenceRow(Struct, frozen=True, kw_only=True):
@@ -36,49 +39,159 @@ class LicenceRow(Struct, frozen=True, kw_only=True):
     id: str
     all: tuple[str, ...]
     without: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+
+
+class LicenceTable(Struct, frozen=True, kw_only=True):
+    """The whole of licences.toml."""
+
+    standard: tuple[str, ...]
+    terms: frozenset[str]
+    additions: tuple[str, ...]
+    exceptions: str
+    licence: tuple[LicenceRow, ...]
+
+
+class LicenceTerm(Struct, frozen=True):
+    """One licence of an expression: its family, the version, whether later ones may be chosen, the exception."""
+
+    family: str
+    version: tuple[int, ...]
+    later: bool
+    exception: str
+
+    @classmethod
+    def parse(cls, name: str, exception: str = "") -> LicenceTerm:
+        """Return the term of an SPDX id, which has no version if it needs none, such as `MIT`."""
+        plain = name.lower()
+        base = plain.removesuffix("-or-later").removesuffix("+")
+        found = _VERSIONED.fullmatch(bare := base.removesuffix("-only"))
+        family, version = (bare, ()) if found is None else (found[1], tuple(map(int, found[2].split("."))))
+        return cls(family, version, base != plain, exception.lower())
+
+    def fulfils(self, allowed: LicenceTerm) -> bool:
+        """Return whether a file under this licence may be used under the allowed one."""
+        if self.family != allowed.family or (allowed.later and not self.later):
+            return False
+        if self.version != allowed.version and not (self.later and self.version < allowed.version):
+            return False
+        # An exception of SPDX only gives more rights; another one may take some.
+        return self.exception == allowed.exception or (not allowed.exception and self.exception in _exceptions())
 
 
 @cache
-def _rows() -> tuple[LicenceRow, ...]:
-    table = tomllib.loads((files(__package__) / "licences.toml").read_text())
-    return tuple(convert_to(row, LicenceRow) for row in table["licence"])
+def _table() -> LicenceTable:
+    return convert_to(tomllib.loads((files(__package__) / "licences.toml").read_text()), LicenceTable)
+
+
+@cache
+def _exceptions() -> frozenset[str]:
+    return frozenset(_table().exceptions.lower().split())
 
 
 def recognise_licence(text: str) -> str:
-    """Return the SPDX expression of a text: all licences that it has, `unknown` if it has no known one."""
+    """Return the SPDX expression of a text: all licences that it has.
+
+    It is `unknown` if the text has no known licence, or terms besides.
+    """
     plain = _OTHER.sub(" ", text.lower())
-    found = {
-        row.id
-        for row in _rows()
+    rows = [
+        row
+        for row in _table().licence
         if all(phrase in plain for phrase in row.all) and not any(phrase in plain for phrase in row.without)
-    }
-    return join_licences(found)
+    ]
+    return UNKNOWN if _has_additions(plain, rows) else join_licences({row.id for row in rows})
+
+
+def _has_additions(plain: str, rows: Collection[LicenceRow]) -> bool:
+    """Return whether a text has terms that are not those of its licences."""
+    table = _table()
+    rest = plain
+    for row in rows:
+        if row.ends and (start := rest.find(row.all[0])) >= 0:
+            places = [place + len(end) for end in row.ends if (place := rest.rfind(end)) > start]
+            rest = f"{rest[:start]} {rest[max(places, default=len(rest)) :]}"
+    for phrase in table.standard:
+        rest = rest.replace(phrase, " ")
+    return not table.terms.isdisjoint(rest.split()) or any(f" {each} " in f" {plain} " for each in table.additions)
 
 
 def join_licences(found: Collection[str]) -> str:
     """Return the expression of several licences that all apply; one that has a choice is put in parentheses."""
-    parts = [f"({each})" if " OR " in each and len(found) > 1 else each for each in sorted(set(found))]
+    parts = [f"({each})" if " OR " in each.upper() and len(found) > 1 else each for each in sorted(set(found))]
     return " AND ".join(parts) or UNKNOWN
 
 
 def is_allowed(expression: str, allowed: Collection[str]) -> bool:
     """Return whether a file may be used under the allowed licences alone.
 
-    All parts of AND, and one of OR, must be allowed; an exception (WITH) only adds rights. An expression with
-    parentheses needs all its licences. `unknown` is never allowed.
+    All parts of AND, and one of OR, must be allowed. A licence "or later" is also that of each later version; only
+    such a one may be used if "or later" is demanded. `unknown` is never allowed.
     """
-    wanted = {_bare(each) for each in allowed} - {_bare(UNKNOWN)}
-    if "(" in expression or ")" in expression:
-        names = re.split(r"\s+(?:AND|OR)\s+", re.sub(r"[()]", " ", expression))
-        return all(_bare(name) in wanted for name in names)
-    choices = (_AND.split(choice) for choice in _OR.split(expression))
-    return any(all(_bare(name) in wanted for name in names) for names in choices)
+    wanted = [LicenceTerm.parse(*re.split(r"(?i)\s+with\s+", each.strip(), maxsplit=1)) for each in allowed]
+    try:
+        return _Expression(expression, lambda term: any(map(term.fulfils, wanted))).evaluate()
+    except ValueError:
+        return False
 
 
-def _bare(name: str) -> str:
-    """Return a licence's id in lower case, without its exception; `GPL-3.0-or-later` becomes `gpl-3.0`."""
-    plain = re.split(r"\s+WITH\s+", name.strip())[0].lower()
-    return plain.removesuffix("-only").removesuffix("-or-later").removesuffix("+")
+class _Expression:
+    """An SPDX expression, evaluated with a predicate for its licences. WITH binds before AND, AND before OR."""
+
+    def __init__(self, text: str, allows: Callable[[LicenceTerm], bool]) -> None:
+        self._left: list[str] = _TOKEN.findall(text)[::-1]
+        self._allows = allows
+
+    def evaluate(self) -> bool:
+        """Return whether the predicate fulfils the expression; raises `ValueError` if it is malformed."""
+        if self._left.count("(") > _DEEPEST:
+            raise ValueError("too many parentheses")
+        found = self._choice()
+        if self._left:
+            raise ValueError(f"unexpected {self._left[-1]!r}")
+        return found
+
+    def _skip(self, word: str) -> bool:
+        is_next = bool(self._left) and self._left[-1].upper() == word
+        if is_next:
+            self._left.pop()
+        return is_next
+
+    def _choice(self) -> bool:
+        found = self._parts()
+        while self._skip("OR"):
+            found = self._parts() or found
+        return found
+
+    def _parts(self) -> bool:
+        found = self._part()
+        while self._skip("AND"):
+            found = self._part() and found
+        return found
+
+    def _part(self) -> bool:
+        if self._skip("("):
+            found = self._choice()
+            if not self._skip(")"):
+                raise ValueError("a parenthesis is not closed")
+            return found
+        name = self._name()
+        exception = self._name() if self._skip("WITH") else ""
+        return name != UNKNOWN and self._allows(LicenceTerm.parse(name, exception))
+
+    def _name(self) -> str:
+        if not self._left or not _ID.fullmatch(self._left[-1]):
+            raise ValueError("a licence is missing")
+        return self._left.pop()
+
+
+def _checked(expression: str) -> str:
+    """Return an expression, `unknown` if it is malformed."""
+    try:
+        _Expression(expression, lambda term: True).evaluate()
+    except ValueError:
+        return UNKNOWN
+    return expression
 
 
 class LicenceFinder:
@@ -90,13 +203,14 @@ class LicenceFinder:
 
     def licence_of(self, path: str, content: bytes) -> str:
         """Return the expression of a file's licence, `unknown` if there is no sign of one."""
-        own = [found.decode().strip(" -") for found in _SPDX.findall(content[:_HEAD])]
-        if any(own):
-            return join_licences([each for each in own if each])
+        # A line that begins within the limit is read whole: half an expression may be another one.
+        found = [each[1] for each in _SPDX.finditer(content, 0, 2 * _HEAD) if each.start() < _HEAD]
+        if any(found):
+            return join_licences([_checked(each.decode("ascii", "replace")) for each in found if each])
         directory = posixpath.dirname(path)
         while True:
-            if (found := self.licence_in(directory)) is not None:
-                return found
+            if (nearest := self.licence_in(directory)) is not None:
+                return nearest
             if not directory:
                 return UNKNOWN
             directory = posixpath.dirname(directory)
