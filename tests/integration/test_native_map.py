@@ -12,7 +12,6 @@ from tests.native_kit import MENDS, ModelServer, NativeKit, call, says
 
 from chargehand.configuration import extras
 from chargehand.knowledge.library import Library
-from chargehand.knowledge.records import MapError
 
 pytestmark = pytest.mark.needs_bwrap
 TOOLS = {"search_code", "who_calls", "impact_of", "tests_for"}
@@ -62,7 +61,7 @@ def test_the_tools_answer_about_the_changed_tree(kit: NativeKit) -> None:
         says("", call("who_calls", symbol="twice")),
         says("", new),
         says("", call("who_calls", symbol="add"), call("search_code", words="twice")),
-        says("", call("impact_of", targets=["calc/core.py"]), call("tests_for", targets=["add"])),
+        says("", call("impact_of", targets=["/workspace/calc/core.py"]), call("tests_for", targets=["add"])),
         *MENDS,
     )
     answers = results(bodies[-1])
@@ -87,17 +86,18 @@ def test_without_the_optional_part_missions_go_on(kit: NativeKit, monkeypatch: p
     assert not offered(first) & TOOLS
 
 
-def test_a_map_that_cannot_be_made_costs_only_the_map(kit: NativeKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> None:
-        raise MapError(f"no room for {path.name}")
-
-    monkeypatch.setattr("chargehand.knowledge.index.open_database", refuse)
+def test_a_map_that_cannot_be_made_costs_only_the_map(kit: NativeKit, caplog: pytest.LogCaptureFixture) -> None:
+    served(kit, *MENDS)
+    for each in kit.home.glob("projects/*/maps/*/index.sqlite*"):
+        each.unlink()
+        each.mkdir()
     bodies = served(kit, says("", call("search_code", words="add")), *MENDS)
     assert "repository map" not in json.dumps(bodies[0]["messages"])
-    assert "the map could not be read: no room for index.sqlite" in results(bodies[-1])[0]
+    assert "the map could not be read: " in results(bodies[-1])[0]
+    assert "a mission begins without the repository map: the index " in caplog.text
 
 
-def test_the_library_is_searched_if_it_is_not_empty(kit: NativeKit, tmp_path: Path) -> None:
+def test_an_empty_library_is_not_offered(kit: NativeKit) -> None:
     first, *_ = served(kit, *MENDS)
     assert "search_library" not in offered(first)
 

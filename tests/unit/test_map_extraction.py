@@ -105,7 +105,7 @@ def test_each_language_has_its_definitions_and_calls(kit: MapKit) -> None:
             (file,) = graph.files_at(path)
             assert {f"{row.kind} {row.qualified}" for row in graph.definitions_in(file)} == definitions, path
     for path, (_, _, (callee, caller)) in SOURCES.items():
-        assert (path, caller) in {(hit.path, hit.name) for hit in made.who_calls(callee)}, path
+        assert (path, caller) in {(hit.path, hit.name) for hit in made.who_calls(callee).hits}, path
 
 
 def _defined(source: str) -> set[tuple[str, int]]:
@@ -172,8 +172,8 @@ def test_odd_files_are_skipped_with_a_reason_or_read_as_far_as_possible(kit: Map
     assert skipped.keys() == {"huge.py", "minified.js", "binary.py"}
     assert all(skipped.values())
     for name in ("kept", "latin", "wide", "marked", "script", "odd"):
-        assert [hit.name for hit in made.search_code(name)][:1] == [name]
-    assert made.search_code("odd")[0].path == os.fsdecode(b"odd\xff\n.py")
+        assert [hit.name for hit in made.search_code(name).hits][:1] == [name]
+    assert made.search_code("odd").hits[0].path == os.fsdecode(b"odd\xff\n.py")
     assert made.rank("link") == []
 
 

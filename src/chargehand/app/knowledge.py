@@ -48,7 +48,7 @@ from chargehand.knowledge.lessons_effect import LessonEffect, measure_effect
 from chargehand.knowledge.lessons_effect import LessonEntry as LessonEntry
 from chargehand.knowledge.lessons_effect import LessonList as LessonList
 from chargehand.knowledge.records import (
-    CodeHit,
+    CodeHits,
     CuratedRepository,
     LibraryEntry,
     LibraryHit,
@@ -60,6 +60,7 @@ from chargehand.reports.reading import StateReader, state_home
 from chargehand.store.accounts import Actor
 from chargehand.store.lessons import LessonRow
 from chargehand.store.networks import NetworkVersion
+from chargehand.workspace.repository import find_repository
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
@@ -313,13 +314,12 @@ class MapQuestion(msgspec.Struct, frozen=True, kw_only=True):
     tests: tuple[str, ...] = ()
 
 
-class MapDocument(msgspec.Struct, frozen=True, kw_only=True):
+class MapDocument(CodeHits, frozen=True, kw_only=True):
     """`map`: the answer about one commit; `text` is the map for a request, `hits` are the found places."""
 
     commit: str
     summary: MapSummary
     text: str = ""
-    hits: tuple[CodeHit, ...] = ()
 
 
 def query_map(reader: StateReader, question: MapQuestion) -> MapDocument:
@@ -337,18 +337,28 @@ def query_map(reader: StateReader, question: MapQuestion) -> MapDocument:
         found = RepositoryMap(index, base.tree)
         summary = found.bring()
         text = ""
-        hits: tuple[CodeHit, ...] = ()
+        hits = CodeHits()
         if question.search is not None:
             hits = found.search_code(question.search)
         elif question.calls is not None:
             hits = found.who_calls(question.calls)
-        elif question.impact:
-            hits = found.impact_of(question.impact)
-        elif question.tests:
-            hits = found.tests_for(question.tests)
+        elif question.impact or question.tests:
+            ask = found.impact_of if question.impact else found.tests_for
+            top = find_repository(reader.cwd / (question.repo or "")).path
+            targets = [_in_tree(top, target) for target in question.impact or question.tests]
+            hits = ask(targets, directory=os.path.relpath(os.path.realpath(reader.cwd), top))
         elif question.request.strip():
             text = found.render(question.request, tokens=question.tokens)
-    return MapDocument(commit=base.commit, summary=summary, text=text, hits=hits)
+    return MapDocument(commit=base.commit, summary=summary, text=text, **msgspec.structs.asdict(hits))
+
+
+def _in_tree(top: Path, target: str) -> str:
+    """Return an absolute path below `top` as one of the tree; symbols and other paths stay as they are."""
+    if not os.path.isabs(target):
+        return target
+    # The last part may be a link, which the tree has as a link.
+    place = os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
+    return os.path.join("/", os.path.relpath(place, top)) if Path(place).is_relative_to(top) else target
 
 
 def list_lessons(reader: StateReader, *, project: str | None, by: Caller) -> LessonList:

@@ -305,6 +305,8 @@ def map_(
         asked = request or search or calls or impact or tests
         extent = f"{found.summary.files} files of commit {found.commit[:12]} are in the map"
         out.text(f"Nothing found; {extent}." if asked else f"{extent}.")
+    if note := found.note():
+        out.text(f"({printable(note)})", dim=True)
     for skipped in found.summary.skipped:
         out.text(f"not parsed: {shown_path(skipped.path)}: {skipped.reason}", dim=True)
 

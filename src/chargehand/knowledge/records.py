@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError
 
+_SHOWN_NAMES = 5
 ReferenceKind = Literal["call", "import", "type", "use"]
 
 
@@ -62,6 +63,29 @@ class CodeHit(Struct, frozen=True, kw_only=True):
     signature: str = ""
     via: str = ""
     depth: int = 0
+
+
+class CodeHits(Struct, frozen=True, kw_only=True):
+    """The places that a query found, the best ones first, and the number of those that were left out.
+
+    If `counted` is false, the search ended early: `left_out` or more. `common` has the names that too many
+    definitions share: of their users only the likely ones were followed.
+    """
+
+    hits: tuple[CodeHit, ...] = ()
+    left_out: int = 0
+    counted: bool = True
+    common: tuple[str, ...] = ()
+
+    def note(self) -> str:
+        """Return in words what the hits lack, "" if nothing."""
+        parts = []
+        if self.left_out or not self.counted:
+            parts.append(f"{'' if self.counted else 'at least '}{self.left_out} more are left out")
+        if self.common:
+            names = ", ".join(self.common[:_SHOWN_NAMES]) + (", …" if len(self.common) > _SHOWN_NAMES else "")
+            parts.append(f"the users of common names are followed only in part: {names}")
+        return "; ".join(parts)
 
 
 class SkippedFile(Struct, frozen=True, kw_only=True):
