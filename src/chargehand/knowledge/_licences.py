@@ -27,10 +27,11 @@ _NAME = re.compile(r"(?i)(?:(?:un)?licen[cs]e|copying)(?:[-._ ].*)?")
 _NOT_TEXT = re.compile(r"(?i).*\.(?:json|toml|ya?ml|html?|svg|png|xml)")
 _SPDX = re.compile(rb"SPDX-License-Identifier:[ \t]*([^\r\n]*?)[ \t]*(?:\*/|-->|\"\"\"|[\r\n]|$)")
 _OTHER = re.compile(r"[\W_]+")
-_TOKEN = re.compile(r"[()]|[^\s()]+")
-_ID = re.compile(r"(?i)(?!(?:and|or|with)$)[a-z0-9.:-]+\+?")
+_AND, _OR = re.compile(r"(?i)\s+AND\s+"), re.compile(r"(?i)\s+OR\s+")
+_TERM = re.compile(r"(?i)(?!(?:and|or|with)\b)([a-z0-9.:-]+\+?)(?:\s+WITH\s+([a-z0-9.:-]+))?")
+_INNERMOST = re.compile(r"\(([^()]*)\)")
+_TRUE, _FALSE = "\1", "\0"  # the values of evaluated parentheses; no expression has these characters
 _VERSIONED = re.compile(r"(.+)-(\d+\.\d+)")
-_DEEPEST = 20  # parentheses of an expression
 
 
 class LicenceRow(Struct, frozen=True, kw_only=True):
@@ -130,65 +131,42 @@ def is_allowed(expression: str, allowed: Collection[str]) -> bool:
     """
     wanted = [LicenceTerm.parse(*re.split(r"(?i)\s+with\s+", each.strip(), maxsplit=1)) for each in allowed]
     try:
-        return _Expression(expression, lambda term: any(map(term.fulfils, wanted))).evaluate()
+        return _evaluate(expression, lambda term: any(map(term.fulfils, wanted)))
     except ValueError:
         return False
 
 
-class _Expression:
-    """An SPDX expression, evaluated with a predicate for its licences. WITH binds before AND, AND before OR."""
+def _evaluate(expression: str, allows: Callable[[LicenceTerm], bool]) -> bool:
+    """Return whether the licences that `allows` accepts fulfil an SPDX expression.
 
-    def __init__(self, text: str, allows: Callable[[LicenceTerm], bool]) -> None:
-        self._left: list[str] = _TOKEN.findall(text)[::-1]
-        self._allows = allows
+    WITH binds before AND, and AND before OR. Raises `ValueError` if it is malformed.
+    """
+    if not expression.isprintable():
+        raise ValueError("control characters")
 
-    def evaluate(self) -> bool:
-        """Return whether the predicate fulfils the expression; raises `ValueError` if it is malformed."""
-        if self._left.count("(") > _DEEPEST:
-            raise ValueError("too many parentheses")
-        found = self._choice()
-        if self._left:
-            raise ValueError(f"unexpected {self._left[-1]!r}")
-        return found
+    def evaluate_term(text: str) -> bool:
+        if text.strip() in (_TRUE, _FALSE):
+            return text.strip() == _TRUE
+        if (found := _TERM.fullmatch(text.strip())) is None:
+            raise ValueError(f"{text!r} is not a licence")
+        return found[1] != UNKNOWN and allows(LicenceTerm.parse(found[1], found[2] or ""))
 
-    def _skip(self, word: str) -> bool:
-        is_next = bool(self._left) and self._left[-1].upper() == word
-        if is_next:
-            self._left.pop()
-        return is_next
+    def evaluate_flat(text: str) -> bool:
+        choices = [[evaluate_term(term) for term in _AND.split(choice)] for choice in _OR.split(text)]
+        return any(map(all, choices))
 
-    def _choice(self) -> bool:
-        found = self._parts()
-        while self._skip("OR"):
-            found = self._parts() or found
-        return found
-
-    def _parts(self) -> bool:
-        found = self._part()
-        while self._skip("AND"):
-            found = self._part() and found
-        return found
-
-    def _part(self) -> bool:
-        if self._skip("("):
-            found = self._choice()
-            if not self._skip(")"):
-                raise ValueError("a parenthesis is not closed")
-            return found
-        name = self._name()
-        exception = self._name() if self._skip("WITH") else ""
-        return name != UNKNOWN and self._allows(LicenceTerm.parse(name, exception))
-
-    def _name(self) -> str:
-        if not self._left or not _ID.fullmatch(self._left[-1]):
-            raise ValueError("a licence is missing")
-        return self._left.pop()
+    more = 1
+    while more:  # from the innermost parentheses outwards
+        expression, more = _INNERMOST.subn(
+            lambda found: f" {_TRUE if evaluate_flat(found[1]) else _FALSE} ", expression
+        )
+    return evaluate_flat(expression)
 
 
 def _checked(expression: str) -> str:
     """Return an expression, `unknown` if it is malformed."""
     try:
-        _Expression(expression, lambda term: True).evaluate()
+        _evaluate(expression, lambda term: True)
     except ValueError:
         return UNKNOWN
     return expression
