@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -229,9 +230,16 @@ def test_fifty_thousand_files(kit: MapKit) -> None:
     assert len(made.render("f7 m7").encode()) <= 8000
 
 
-def test_a_full_disk_is_an_error_with_a_code(kit: MapKit, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["maps", "locks", "locks/layer-{name}.lock", "maps/{name}/meta.json"])
+def test_a_disk_that_refuses_is_an_error_with_a_code(kit: MapKit, place: str) -> None:
+    """Whichever of its files the index cannot write; a full disk refuses all of them."""
     tree = kit.tree(FILES)
-    kit.root.joinpath("maps").write_text("a file in the way")
+    obstacle = kit.root / place.format(name=kit.index.directory.name)
+    shutil.rmtree(obstacle, ignore_errors=True)
+    if "/" in place:
+        obstacle.mkdir(parents=True)
+    else:
+        obstacle.write_text("a file in the way")
     with pytest.raises(MapError) as raised:
         kit.index.bring(tree)
     assert raised.value.code == "map_failed"

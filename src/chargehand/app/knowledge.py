@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.knowledge.library import Library
 
+_Result = TypeVar("_Result")
 LibraryProgress = Callable[[str, int, int], None]
 """Gets the name of a repository, the number of parsed files, and that of all to parse."""
 
@@ -460,10 +461,14 @@ def _author(reader: StateReader, by: Caller) -> str:
 
 
 class LibraryDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`library list`: the repositories of the library; with `--curated` those that can be added by name."""
+    """`library list`: the repositories of the library; with `--curated` those that can be added by name.
+
+    `problems` has those that cannot be read.
+    """
 
     repositories: tuple[LibraryEntry, ...]
     curated: tuple[CuratedRepository, ...] = ()
+    problems: tuple[LibraryProblem, ...] = ()
 
 
 class LibraryUpdateDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -501,13 +506,10 @@ def update_library(names: Sequence[str], *, progress: LibraryProgress) -> Librar
     known = library.names()
     for name in names:
         library.check_known(name)
-    updated, problems = [], []
-    for name in dict.fromkeys(names) or known:
-        try:
-            updated.append(library.update(name, progress=progress))
-        except ChargehandError as error:
-            problems.append(LibraryProblem(name=name, code=error.code, message=error.message))
-    return LibraryUpdateDocument(updated=tuple(updated), problems=tuple(problems))
+    updated, problems = _for_each(
+        dict.fromkeys(names) or known, lambda name: library.update(name, progress=progress)
+    )
+    return LibraryUpdateDocument(updated=updated, problems=problems)
 
 
 def list_library(*, curated: bool = False) -> LibraryDocument:
@@ -517,7 +519,21 @@ def list_library(*, curated: bool = False) -> LibraryDocument:
 
     if curated:
         return LibraryDocument(repositories=(), curated=curated_repositories())
-    return LibraryDocument(repositories=tuple(library.list()))
+    entries, problems = _for_each(library.names(), library.describe)
+    return LibraryDocument(repositories=entries, problems=problems)
+
+
+def _for_each(
+    names: Iterable[str], work: Callable[[str], _Result]
+) -> tuple[tuple[_Result, ...], tuple[LibraryProblem, ...]]:
+    """Return the results of some work for each repository, and the problems of those for which it failed."""
+    done, problems = [], []
+    for name in names:
+        try:
+            done.append(work(name))
+        except ChargehandError as error:
+            problems.append(LibraryProblem(name=name, code=error.code, message=error.message))
+    return tuple(done), tuple(problems)
 
 
 def search_library(

@@ -387,8 +387,10 @@ def list_(curated: bool, out: Output) -> None:
                 for each in found.repositories
             ],
         )
-    else:
+    elif not found.problems:
         out.text("The library is empty. `chargehand library list --curated` lists repositories to add.")
+    for problem in found.problems:
+        out.text(f"{problem.name}: {problem.message}", fg="red")
 
 
 @library.command()

@@ -53,10 +53,9 @@ class RepositorySnapshot(Depot):
         return tree_bytes(self.root)[1]
 
     def entries(self, tree: str, prefix: str = "") -> tuple[PathEntry, ...]:
-        """Return all entries of a tree. Raises `RepositoryError` (`base_tree`): too deep, or too many."""
+        """Return all entries as `Depot` does. Raises `RepositoryError` (`base_tree`): too deep, or too many."""
         check_depth(self.reader, bytes.fromhex(tree))
-        walked = islice(self.reader.walk(bytes.fromhex(tree)), _MOST_FILES + 1)
-        found = tuple(PathEntry(path=os.fsdecode(name), mode=e.mode, id=e.id.hex()) for name, e in walked)
+        found = tuple(islice(self.walk_entries(tree, prefix), _MOST_FILES + 1))
         if len(found) > _MOST_FILES:
             raise RepositoryError(
                 f"the repository has more than {_MOST_FILES} files",
@@ -106,7 +105,8 @@ class RepositorySnapshot(Depot):
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Wait until no other process changes the snapshot, and hold it."""
-        with hold_lock(self.root / "locks" / "snapshot.lock"):
+        # Not inside the directory, which may be removed by then.
+        with hold_lock(self.root.parent / ".locks" / f"{self.root.name}.lock"):
             yield
 
     def remove(self) -> None:
