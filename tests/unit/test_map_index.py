@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.knowledge_kit import MapKit
-from tests.trees_kit import make_tree
+from tests.trees_kit import GITLINK, LINK, make_tree
+from tests.unit.test_map_extraction import Stopper
 
 from chargehand.core.errors import NotFoundError
 from chargehand.knowledge.index import CodeIndex
@@ -199,6 +201,50 @@ def test_gc_removes_an_old_index_which_is_then_made_again(kit: MapKit) -> None:
     other = kit.tree({"z.py": "def z(): ...\n"})
     assert kit.index.bring(other).complete
     assert content(RepositoryMap(kit.index, other)) == [("z.py", "z", 1)]
+
+
+def test_links_and_submodules_are_not_counted(kit: MapKit) -> None:
+    files = {f"{number}.md": "one" for number in range(3)}
+    others = {f"link{n}": (LINK, b"0.md") for n in range(4)} | {
+        f"module{n}": (GITLINK, bytes(20)) for n in range(4)
+    }
+    for tree, count in (({**files, **others}, 3), (files, 3), (others, 0), ({**files, **others}, 3), (files, 3)):
+        assert kit.index.bring(kit.tree(tree)).files == count
+
+
+def test_a_failure_of_the_machine_is_named_and_tried_again(kit: MapKit) -> None:
+    """A file whose parser was killed is parsed by a later call; after three calls the failure is final."""
+    slow = {"a.py": "(\n" * 100_000, "b.py": "def b(): ...\n"}
+    tree = kit.tree(slow)
+    kit.index.close()
+    kit.index = CodeIndex(kit.root, kit.depot, seconds=2)
+    kit.index.bring(kit.tree({"c.py": "def c(): ...\n"}))  # its parser process goes on
+    with Stopper(kit.index._parsers[0], signal.SIGSTOP):
+        first = kit.index.bring(tree)
+        assert first.complete
+        assert [(each.path, "tried again" in each.reason) for each in first.skipped] == [("a.py", True)]
+        second = kit.index.bring(tree)
+        assert (second.parsed, second.complete, [each.path for each in second.skipped]) == (1, True, ["a.py"])
+        third = kit.index.bring(tree)
+        assert [(each.path, "tried again" in each.reason) for each in third.skipped] == [("a.py", False)]
+    assert kit.index.bring(tree).parsed == 0
+    assert content(RepositoryMap(kit.index, tree)) == [("b.py", "b", 1)]
+
+
+def test_a_file_that_failed_once_is_read_later(kit: MapKit) -> None:
+    source = "def f(): ...\n" + "f(1)\n" * 30_000
+    tree = kit.tree({"a.py": source})
+    kit.index.bring(kit.tree({"c.py": "def c(): ...\n"}))
+    with Stopper(kit.index._parsers[0], signal.SIGKILL):
+        assert [each.path for each in kit.index.bring(tree).skipped] == ["a.py"]
+        assert content(RepositoryMap(kit.index, tree)) == []
+    assert (kit.index.bring(tree).parsed, kit.index.bring(tree).skipped) == (1, ())
+    assert content(RepositoryMap(kit.index, tree)) == [("a.py", "f", 1)]
+
+
+def test_the_list_of_skipped_files_says_how_many_it_lacks(kit: MapKit) -> None:
+    summary = kit.index.bring(kit.tree({f"{number}.py": b"\0" + str(number).encode() for number in range(130)}))
+    assert (len(summary.skipped), summary.skipped_left_out) == (100, 30)
 
 
 def test_a_tree_whose_objects_were_erased_stops_no_later_one(kit: MapKit) -> None:

@@ -18,8 +18,10 @@ from chargehand.knowledge.records import MapError, ParsedFile
 _SCHEMA = """
 CREATE TABLE blob (
     id INTEGER PRIMARY KEY, oid BLOB NOT NULL, language TEXT NOT NULL, skipped TEXT NOT NULL,
+    tries INTEGER NOT NULL,  -- failures that may come from the machine's load; 0 if the row is final
     UNIQUE (oid, language)
 );
+CREATE INDEX blob_tried ON blob (id) WHERE tries > 0;
 CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 CREATE TABLE definition (
     blob INTEGER NOT NULL, position INTEGER NOT NULL, name INTEGER NOT NULL, kind TEXT NOT NULL,
@@ -50,6 +52,7 @@ CREATE VIRTUAL TABLE terms USING fts5vocab (words, row);
 """
 _BUSY_SECONDS = 30.0
 _SCHEMA_VERSION = 1
+_MOST_TRIES = 3
 
 
 def open_database(path: Path, lock: Path) -> sqlite3.Connection:
@@ -132,15 +135,18 @@ def index_errors() -> Iterator[None]:
 
 
 def add_blob(connection: sqlite3.Connection, oid: bytes, language: str, parsed: ParsedFile) -> int:
-    """Write the content of one blob inside a transaction; return its row. One that is known stays as it is."""
-    known = find_blob(connection, oid, language)
-    if known is not None:
-        return known
-    done = connection.execute(
-        "INSERT INTO blob (oid, language, skipped) VALUES (?, ?, ?)", (oid, language, parsed.skipped)
-    )
-    blob = done.lastrowid
-    assert blob is not None
+    """Write the content of one blob inside a transaction; return its row. A final one stays as it is."""
+    run = connection.execute
+    known = run("SELECT id, tries FROM blob WHERE oid = ? AND language = ?", (oid, language)).fetchone()
+    if known is not None and not known[1]:
+        return int(known[0])
+    tries = (1 if known is None else known[1] + 1) if parsed.transient else 0
+    blob: int
+    (blob,) = run(
+        "INSERT INTO blob (oid, language, skipped, tries) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET skipped = excluded.skipped, tries = excluded.tries RETURNING id",
+        (oid, language, parsed.skipped, tries if tries < _MOST_TRIES else 0),
+    ).fetchone()
     names = _name_ids(
         connection, {each.name for each in parsed.definitions} | {each.name for each in parsed.references}
     )

@@ -39,6 +39,7 @@ class Reference(Struct, frozen=True, kw_only=True):
 class ParsedFile(Struct, frozen=True, kw_only=True):
     """The content of one file; `skipped` says why it was not parsed, "" if it was.
 
+    `transient` is true if the reason may be the machine's load and not the file.
     `symbols` and `words` are for the full-text search: of defined names, and of comments, strings and used names.
     """
 
@@ -47,6 +48,7 @@ class ParsedFile(Struct, frozen=True, kw_only=True):
     symbols: str = ""
     words: str = ""
     skipped: str = ""
+    transient: bool = False
 
 
 class CodeHit(Struct, frozen=True, kw_only=True):
@@ -98,7 +100,8 @@ class SkippedFile(Struct, frozen=True, kw_only=True):
 class MapSummary(Struct, frozen=True, kw_only=True):
     """The extent of the map of one tree; `parsed` files were new to the index, in `seconds`.
 
-    `complete` is false if the time limit came first: the next call continues from there.
+    `complete` is false if the time limit came first: the next call continues from there. `skipped_left_out` more
+    files than those of `skipped` are not in the map.
     """
 
     tree: str
@@ -107,6 +110,7 @@ class MapSummary(Struct, frozen=True, kw_only=True):
     seconds: float
     complete: bool
     skipped: tuple[SkippedFile, ...] = ()
+    skipped_left_out: int = 0
 
 
 class LibraryEntry(Struct, frozen=True, kw_only=True):

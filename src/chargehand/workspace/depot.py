@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -263,18 +263,14 @@ class Depot:
 
     def entries(self, tree: str, prefix: str = "") -> tuple[PathEntry, ...]:
         """Return all files, links and submodules of a tree, or of its directory `prefix`, in git's order."""
-        return tuple(self.walk_entries(tree, prefix))
-
-    def walk_entries(self, tree: str, prefix: str = "") -> Iterator[PathEntry]:
-        """Yield the entries that `entries` returns, as they are read."""
         start, path = bytes.fromhex(tree), os.fsencode(prefix.strip("/"))
         if path:
             found = self.reader.find(start, path)
             if found is None or not found.is_tree:
-                return
+                return ()
             start, path = found.id, path + b"/"
-        for name, each in self.reader.walk(start, path):
-            yield PathEntry(path=os.fsdecode(name), mode=each.mode, id=each.id.hex())
+        walked = self.reader.walk(start, path)
+        return tuple(PathEntry(path=os.fsdecode(name), mode=e.mode, id=e.id.hex()) for name, e in walked)
 
     def lookup(self, tree: str, path: str) -> PathEntry | None:
         """Return the entry of a tree at `path`, also a directory, or `None`."""
