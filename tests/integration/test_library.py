@@ -301,6 +301,15 @@ def test_a_tree_that_seems_to_have_billions_of_files_is_refused(library: Library
     assert entries(library) == []
 
 
+def test_the_entries_of_one_directory(library: Library, source: Path) -> None:
+    write_repository(source, {**FILES, "docs/a.md": "a", "docs/b/c.md": "c"})
+    library.add(str(source))
+    snapshot = library._find("source")
+    tree = snapshot.tree_of(snapshot.head)
+    assert [each.path for each in snapshot.entries(tree, "docs")] == ["docs/a.md", "docs/b/c.md"]
+    assert len(snapshot.entries(tree)) == len(FILES) + 2
+
+
 def test_worktrees_and_shallow_clones_are_sources_too(library: Library, source: Path, tmp_path: Path) -> None:
     git(source, *COMMIT)
     git(source, "worktree", "add", "-q", str(tmp_path / "tree"), "-b", "side")

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 
 from chargehand.core.errors import RepositoryError
@@ -52,10 +51,10 @@ class RepositorySnapshot(Depot):
         """The bytes that the directory takes on disk, with an index beside the repository."""
         return tree_bytes(self.root)[1]
 
-    def entries(self, tree: str, prefix: str = "") -> tuple[PathEntry, ...]:
+    def entries(self, tree: str, prefix: str = "", *, most: int | None = None) -> tuple[PathEntry, ...]:
         """Return all entries as `Depot` does. Raises `RepositoryError` (`base_tree`): too deep, or too many."""
         check_depth(self.reader, bytes.fromhex(tree))
-        found = tuple(islice(self.walk_entries(tree, prefix), _MOST_FILES + 1))
+        found = super().entries(tree, prefix, most=_MOST_FILES + 1 if most is None else most)
         if len(found) > _MOST_FILES:
             raise RepositoryError(
                 f"the repository has more than {_MOST_FILES} files",
@@ -82,14 +81,7 @@ class RepositorySnapshot(Depot):
         """
         command = snapshot_command(self.git, _check_owner(source), _REF)
         try:
-            done = subprocess.run(
-                command.argv,
-                env=dict(command.environment),
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_SECONDS,
-            )
+            done = command.run(seconds=_SECONDS)
         except subprocess.TimeoutExpired:
             raise _source_error(source, f"git did not end in {_SECONDS:.0f} s") from None
         if done.returncode:
