@@ -163,7 +163,7 @@ def _evaluate(expression: str, allows: Callable[[LicenceTerm], bool]) -> bool:
     return evaluate_flat(expression)
 
 
-def _checked(expression: str) -> str:
+def _replace_malformed(expression: str) -> str:
     """Return an expression, `unknown` if it is malformed."""
     try:
         _evaluate(expression, lambda term: True)
@@ -184,7 +184,7 @@ class LicenceFinder:
         # A line that begins within the limit is read whole: half an expression may be another one.
         found = [each[1] for each in _SPDX.finditer(content, 0, 2 * _HEAD) if each.start() < _HEAD]
         if any(found):
-            return join_licences([_checked(each.decode("ascii", "replace")) for each in found if each])
+            return join_licences([_replace_malformed(each.decode("ascii", "replace")) for each in found if each])
         directory = posixpath.dirname(path)
         while True:
             if (nearest := self.licence_in(directory)) is not None:

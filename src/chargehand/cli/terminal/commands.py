@@ -56,8 +56,8 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
         "git": ("chargehand.cli.actions", "git"),
         "format": ("chargehand.cli.execution", "format_"),
         "action": ("chargehand.cli.actions", "action"),
-        "map": ("chargehand.cli.knowledge.map", "map_"),
-        "library": ("chargehand.cli.knowledge.library", "library"),
+        "map": ("chargehand.cli.execution", "map_"),
+        "library": ("chargehand.cli.execution", "library"),
     },
     "Maintain": {
         "gc": ("chargehand.cli.storage", "gc"),
