@@ -222,8 +222,8 @@ class CodeIndex:
     def _failed_files(self, tree: str) -> list[_TreeFile]:
         """Return the files of a tree whose parsing failed in a way that may pass."""
         rows = self.connection.execute(
-            "SELECT path, hex(oid), language FROM blob JOIN file ON file.blob = blob.id "
-            "WHERE slot = ? AND tries > 0",
+            "SELECT path, hex(oid), language FROM blob "  # in this order of tables, for the index of failed blobs
+            "CROSS JOIN file ON file.slot = ? AND file.blob = blob.id WHERE tries > 0",
             (self.find_slot(tree),),
         )
         return [_TreeFile(os.fsdecode(path), oid.lower(), kind) for path, oid, kind in rows]
