@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.library_kit import write_repository
-from tests.native_kit import MENDS, ModelServer, NativeKit, call, says
+from tests.native_kit import FINISH, GOOD, MENDS, ModelServer, NativeKit, call, edit, says
 
 from chargehand.configuration import extras
 from chargehand.knowledge.library import Library
@@ -70,6 +70,15 @@ def test_the_tools_answer_about_the_changed_tree(kit: NativeKit) -> None:
     assert "calc/more.py:4: function def twice(a):" in answers[3]
     assert "calc/more.py:5: function in twice uses add" in answers[4]
     assert len(answers) == 7
+
+
+def test_paths_are_relative_to_the_directory_of_the_mission(kit: NativeKit) -> None:
+    mend = edit(*GOOD, path="/workspace/calc/core.py")
+    asked = call("impact_of", targets=["core.py"]), call("impact_of", targets=["./core.py"])
+    bodies = served(kit, says("", *asked), says("", mend), FINISH, directory="calc")
+    assert len(results(bodies[-1])) == 3
+    for answer in results(bodies[-1])[:2]:
+        assert "test_core.py" in answer
 
 
 def test_the_map_can_be_switched_off(kit: NativeKit) -> None:
