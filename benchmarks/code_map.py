@@ -133,7 +133,7 @@ def _queries(made: RepositoryMap) -> Sample:
         with timed() as seconds:
             match number % 4:
                 case 0:
-                    assert made.search_code(name)[0].name == name
+                    assert made.search_code(name).hits[0].name == name
                 case 1:
                     made.who_calls(name)
                 case 2:

@@ -1,9 +1,13 @@
-"""Ranking of the repository map on real bug fixes: `python -m benchmarks.map_ranking CLONES MISSIONS.json...`.
+"""Ranking of the repository map on real bug fixes: `python -m benchmarks.map_ranking CLONES [MISSIONS.json...]`.
 
-CLONES has a clone of each repository as `OWNER+NAME`. A mission has `repo`, `base_commit`, `issue_text` and
-`gold_patch_paths`. Counted are the missions whose fixed files are all listed in a map of `--tokens`, and the place
-of the first fixed source file in the ranking. `--aider PYTHON` names an interpreter that has aider, whose map is
-asked with the same budget; four bytes count as a token for every side.
+CLONES has a clone of each repository as `OWNER+NAME`, with the missions' commits. A mission has `repo`, `id`,
+`base_commit`, `issue_text` and `gold_patch_paths`; by default they are those of `../shared/data/missions*.json`
+beside this checkout, which are not part of it. With `--history N`, they are instead the newest N changes of CLONES
+itself, a clone of any repository: those of one or two source files, with the subject of the commit as the request.
+
+Counted are the missions whose fixed files are all listed in a map of `--tokens`, and the place of the first fixed
+source file in the ranking. `--aider PYTHON` names an interpreter that has aider, whose map is asked with the same
+budget; four bytes count as a token for every side.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chargehand.knowledge._languages import language_of
+from chargehand.knowledge._languages import is_test_file, language_of
 from chargehand.knowledge._ranking import MapRequest
 from chargehand.knowledge._rendering import render_files
 from chargehand.knowledge.index import CodeIndex
@@ -47,6 +51,9 @@ names |= {stems[i.lower()] for i in idents if len(i) >= 5 and i.lower() in stems
 made = RepoMap(map_tokens=order["tokens"], root=root, main_model=Model(), io=Io(), map_mul_no_files=1)
 print(made.get_repo_map(set(), files, mentioned_fnames=names, mentioned_idents=idents) or "")
 """
+
+
+_SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 class Score:
@@ -86,11 +93,17 @@ def main() -> None:
     """Measure all missions and print the figures of each side."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clones", type=Path)
-    parser.add_argument("missions", type=Path, nargs="+")
+    parser.add_argument("missions", type=Path, nargs="*", default=sorted(_SHARED.glob("missions*.json")))
+    parser.add_argument("--history", type=int, metavar="N")
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--aider", type=Path)
     options = parser.parse_args()
-    missions = [each for file in options.missions for each in json.loads(file.read_text())]
+    if options.history is not None:
+        missions = _read_history(options.clones, options.history)
+    else:
+        missions = [each for file in options.missions for each in json.loads(file.read_text())]
+    if not missions:
+        parser.error(f"there are no missions: name files of them, or put them in {_SHARED}")
     ours, plain, aider = Score("repository map"), Score("full text only"), Score("aider")
     with tempfile.TemporaryDirectory() as scratch:
         for mission in missions:
@@ -111,6 +124,30 @@ def main() -> None:
     for score in (ours, plain, aider):
         if score.listed:
             print(score.line())
+
+
+def _read_history(clone: Path, most: int) -> list[dict[str, Any]]:
+    """Return the newest changes of one or two source files as missions."""
+    words = ["git", "-C", str(clone), "log", "--no-merges", "--name-only", "--format=%x01%h%x00%P%x00%s%x00"]
+    text = subprocess.run(words, capture_output=True, text=True, errors="surrogateescape", check=True).stdout
+    missions = []
+    for part in text.split("\1")[1:]:
+        commit, parent, subject, listed = part.split("\0")
+        paths = listed.split("\n")
+        sources = [path for path in paths if path and language_of(path) and not is_test_file(path)]
+        if parent and 1 <= len(sources) <= 2:
+            missions.append(
+                {
+                    "repo": ".",
+                    "id": commit,
+                    "base_commit": parent,
+                    "issue_text": subject,
+                    "gold_patch_paths": sources,
+                }
+            )
+        if len(missions) == most:
+            break
+    return missions
 
 
 def _measure(

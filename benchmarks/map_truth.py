@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from shutil import which
 
@@ -84,7 +85,7 @@ _CTAGS_KINDS = {
     "java": ("Java", "cgim"),
     "rust": ("Rust", "fsgtPM"),
 }
-_OURS = frozenset("function method class struct interface enum type macro test".split())  # noqa: SIM905
+_OURS = frozenset({"function", "method", "class", "struct", "interface", "enum", "type", "macro", "test"})
 
 
 def main() -> None:
@@ -149,7 +150,7 @@ def _readers(scratch: Path, typescript: Path | None) -> dict[str, Callable[[Path
             )
     if which("ctags"):
         for language in _CTAGS_KINDS:
-            readers[language] = lambda path, language=language: _read_ctags(language, path)  # type: ignore[misc]
+            readers[language] = partial(_read_ctags, language)
     return readers
 
 

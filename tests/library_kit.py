@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 
+from chargehand.knowledge.library import Library
+from chargehand.knowledge.records import LibraryEntry
+
 COMMIT = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "state")
 
 
@@ -39,3 +42,8 @@ def package_repository(place: Path, name: str) -> Path:
         elif each.name.startswith("LICENSE"):
             files[each.name] = Path(str(each.locate())).read_bytes()
     return write_repository(place, files)
+
+
+def entries(library: Library) -> list[LibraryEntry]:
+    """Return all repositories of a library by name."""
+    return [library.describe(name) for name in library.names()]

@@ -15,15 +15,17 @@ from chargehand.app.checkpoints import (
     RestoreDocument,
     RollbackPreviewDocument,
 )
+from chargehand.app.code_search import (
+    LibraryDocument,
+    LibraryRemovedDocument,
+    LibrarySearchDocument,
+    LibraryUpdateDocument,
+)
 from chargehand.app.knowledge import (
     ForgottenLesson,
     LearnedVersion,
     LessonEntry,
     LessonList,
-    LibraryDocument,
-    LibraryRemovedDocument,
-    LibrarySearchDocument,
-    LibraryUpdateDocument,
     NetworkExport,
     NetworkList,
     NetworkView,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,32 @@ def test_questions_are_answered_with_places(cli: Cli, repo: Path) -> None:
     assert ask("--search", "send letter")[0] == ("shop/mail.py", "send_letter")
     table = cli.say("map", "--calls", "add_tax", cwd=repo, as_json=False).stdout
     assert "shop/cart.py:6" in table
+
+
+def test_paths_are_named_as_a_person_sees_them(cli: Cli, repo: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(repo)
+    for place, target in (
+        (repo, "./shop/mail.py"),
+        (repo, str(repo / "shop/mail.py")),
+        (repo, str(link / "shop/mail.py")),
+        (repo / "shop", "mail.py"),
+        (repo / "tests", "../shop/mail.py"),
+        (repo / "tests", "shop/mail.py"),
+    ):
+        (hit,) = cli.say("map", "--tests", target, cwd=place).document["hits"]
+        assert hit["path"] == "tests/test_mail.py", (place, target)
+    elsewhere = cli.say("map", "--tests", "shop/mail.py", "--repo", str(repo), cwd=tmp_path).document
+    assert [hit["path"] for hit in elsewhere["hits"]] == ["tests/test_mail.py"]
+    assert cli.refused("symbol_not_found", 2, "map", "--tests", str(tmp_path / "mail.py"), cwd=repo)["hint"]
+
+
+def test_bytes_that_are_not_utf_8_are_not_found(cli: Cli, repo: Path) -> None:
+    word = os.fsdecode(b"add\xff")
+    for option in ("--calls", "--impact", "--tests"):
+        assert cli.refused("symbol_not_found", 2, "map", option, word, cwd=repo)["hint"]
+    assert "Nothing found" in cli.say("map", "--search", word, cwd=repo, as_json=False).stdout
+    assert cli.say("map", word, cwd=repo, as_json=False).code == 0
 
 
 def test_commits_are_read_and_not_the_checkout(cli: Cli, repo: Path) -> None:

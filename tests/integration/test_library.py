@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from command_line import Cli
-from tests.library_kit import COMMIT, git, write_repository
+from tests.library_kit import COMMIT, entries, git, write_repository
 from tests.unit.test_library_licences import MIT, write_again
 
-from chargehand.core.errors import ChargehandError, RefusedError
+from chargehand.core.errors import ChargehandError, NotFoundError, RefusedError, RepositoryError
+from chargehand.knowledge.index import CodeIndex
 from chargehand.knowledge.library import Library
 
 FILES = {"LICENSE": MIT, "README.md": "A zebra has stripes.\n", "zebra.py": "def count_stripes(zebra):\n    ...\n"}
@@ -61,7 +62,7 @@ def test_a_repository_is_added_searched_updated_and_removed(tmp_path: Path, sour
 
 def test_a_rewritten_history_replaces_the_old_one(library: Library, source: Path) -> None:
     first = library.add(str(source)).entry
-    size = library.list()[0].size
+    size = entries(library)[0].size
     shutil.rmtree(source)
     write_repository(source, {"LICENSE": MIT, **{f"{n}.md": f"A giraffe of {n} metres.\n" for n in range(9)}})
     second = library.update("source")
@@ -79,17 +80,17 @@ def test_a_rewritten_history_replaces_the_old_one(library: Library, source: Path
     # Not that of the first commit: the last one has its content, and its id too if it was made in the same second.
     gone = second.entry.commit
     assert subprocess.run(["git", "-C", str(depot), "cat-file", "-e", gone], check=False).returncode
-    assert library.list()[0].size < 2 * size + 300_000
+    assert entries(library)[0].size < 2 * size + 300_000
 
 
 def test_a_lost_source_leaves_the_repository_as_it_was(library: Library, source: Path) -> None:
     library.add(str(source))
-    before = library.list()
+    before = entries(library)
     source.rename(source.with_name("renamed"))
     with pytest.raises(ChargehandError) as caught:
         library.update("source")
     assert caught.value.code == "not_a_repository"
-    assert library.list() == before
+    assert entries(library) == before
     assert paths(library, "count stripes")
 
 
@@ -108,8 +109,8 @@ def test_two_adds_at_once_make_one_repository(library: Library, source: Path) ->
     for thread in threads:
         thread.join()
     assert problems == ["library_exists"] * 2
-    assert [(each.name, each.files) for each in library.list()] == [("source", 3)]
-    assert [each.name for each in library._root.iterdir()] == ["source"]
+    assert [(each.name, each.files) for each in entries(library)] == [("source", 3)]
+    assert sorted(each.name for each in library._root.iterdir()) == [".locks", "source"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
         library.add(given.replace("SOURCE", str(source)).replace("EMPTY", str(empty)), name=name)
     assert caught.value.code == code
     assert "secret" not in caught.value.message
-    assert library.list() == []
+    assert entries(library) == []
     assert not list(tmp_path.rglob("ran"))
 
 
@@ -197,6 +198,95 @@ def test_a_damaged_repository_does_not_stop_the_search_of_others(library: Librar
     assert library.names() == ["good"]
 
 
+def test_a_damaged_repository_does_not_stop_the_list_of_others(tmp_path: Path, source: Path) -> None:
+    cli = Cli(tmp_path / "cli")
+    cli.place.mkdir(exist_ok=True)
+    for name in ("bad", "good"):
+        cli.say("library", "add", str(source), "--name", name, cwd=tmp_path)
+    (cli.home / "library" / "bad" / "source.json").unlink()
+    (cli.home / "library" / "worse").mkdir()
+    found = cli.say("library", "list", cwd=tmp_path).document
+    assert [each["name"] for each in found["repositories"]] == ["good"]
+    assert [(each["name"], each["code"]) for each in found["problems"]] == [
+        ("bad", "snapshot_damaged"),
+        ("worse", "snapshot_damaged"),
+    ]
+    shown = cli.say("library", "list", cwd=tmp_path, as_json=False).stdout
+    assert "good" in shown
+    assert "bad: " in shown
+
+
+def test_a_repository_that_is_removed_during_a_search_is_named(library: Library, source: Path) -> None:
+    for name in ("a", "b", "c"):
+        library.add(str(source), name=name)
+    for name in ("b", "c"):
+        shutil.rmtree(library._root / name / "maps")  # so that both are indexed, and progress is shown
+    removed = {"b": "a", "c": "c"}
+
+    def remove(name: str, done: int, total: int) -> None:
+        library.remove(removed[name])
+
+    hits, problems = library.search("count stripes", progress=remove)
+    assert {hit.repository for hit in hits} == {"b"}
+    assert {problem.name for problem in problems} == {"a", "c"}
+    assert library.names() == ["b"]  # nothing of the others came back
+    with pytest.raises(NotFoundError):
+        library.remove("a")
+
+
+def test_removing_twice_at_once_removes_once(library: Library, source: Path) -> None:
+    library.add(str(source))
+    done: list[object] = []
+
+    def remove() -> None:
+        try:
+            done.append(library.remove("source"))
+        except NotFoundError as error:
+            done.append(error.code)
+
+    threads = [threading.Thread(target=remove) for _ in range(4)]
+    with library._find("source").lock():
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(each, int) for each in done) == 1
+    assert done.count("library_not_found") == 3
+    assert library.names() == []
+
+
+def test_a_file_that_cannot_be_read_is_an_error_with_a_code(library: Library, source: Path) -> None:
+    library.add(str(source))
+    locks = library._root / ".locks"
+    shutil.rmtree(locks)
+    locks.write_text("a file in the way")
+    with pytest.raises(RepositoryError) as raised:
+        library.update("source")
+    assert raised.value.code == "library_changed"
+
+
+def test_filters_come_before_the_cut(library: Library, source: Path) -> None:
+    """A file that the filters leave is found, however many better ones they take away."""
+    better = {f"docs/{number}.md": "<!-- SPDX-License-Identifier: ISC -->\nzebra zebra\n" for number in range(400)}
+    write_repository(source, {**better, "LICENSE": MIT, "one.py": "# other words\n" * 50 + "x = 'zebra'\n"})
+    library.add(str(source))
+    assert len(library.search("zebra", most=1000)[0]) == 401
+    assert [hit.path for hit in library.search("zebra", language="python")[0]] == ["one.py"]
+    assert [hit.path for hit in library.search("zebra", licences=["MIT"])[0]] == ["one.py"]
+
+
+def test_the_time_is_that_of_the_whole_search(library: Library, source: Path) -> None:
+    for name in ("a", "b"):
+        library.add(str(source), name=name)
+        shutil.rmtree(library._root / name / "maps")
+    place = library._find("a")
+    with CodeIndex(place.root, place) as other, other._writing(None):  # "a" takes all the time
+        hits, problems = library.search("zebra", seconds=0.2)
+    assert (hits, [problem.name for problem in problems]) == ((), ["a", "b"])
+    hits, problems = library.search("zebra")
+    assert ({hit.repository for hit in hits}, problems) == ({"a", "b"}, ())
+
+
 def test_a_tree_that_seems_to_have_billions_of_files_is_refused(library: Library, source: Path) -> None:
     below = git(source, "rev-parse", "HEAD^{tree}")
     for _ in range(10):
@@ -208,7 +298,16 @@ def test_a_tree_that_seems_to_have_billions_of_files_is_refused(library: Library
     with pytest.raises(ChargehandError) as caught:
         library.add(str(source))
     assert caught.value.code == "base_tree"
-    assert library.list() == []
+    assert entries(library) == []
+
+
+def test_the_entries_of_one_directory(library: Library, source: Path) -> None:
+    write_repository(source, {**FILES, "docs/a.md": "a", "docs/b/c.md": "c"})
+    library.add(str(source))
+    snapshot = library._find("source")
+    tree = snapshot.tree_of(snapshot.head)
+    assert [each.path for each in snapshot.entries(tree, "docs")] == ["docs/a.md", "docs/b/c.md"]
+    assert len(snapshot.entries(tree)) == len(FILES) + 2
 
 
 def test_worktrees_and_shallow_clones_are_sources_too(library: Library, source: Path, tmp_path: Path) -> None:

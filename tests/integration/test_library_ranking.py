@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.library_kit import package_repository
+from tests.library_kit import entries, package_repository
 
 from chargehand.knowledge.library import Library
 
@@ -62,12 +62,12 @@ def test_hits_name_commit_line_and_licence(library: Library) -> None:
     )
     assert hit.excerpt.startswith("class WSGITransport")
     assert hit.end_line == hit.line + 4
-    assert {each.name: each.licence for each in library.list()} == {
+    assert {each.name: each.licence for each in entries(library)} == {
         "click": "BSD-3-Clause",
         "h11": "MIT",
         "httpx": "BSD-3-Clause",
     }
-    assert hit.commit == next(each.commit for each in library.list() if each.name == "httpx")
+    assert hit.commit == next(each.commit for each in entries(library) if each.name == "httpx")
     hits, _ = library.search("header", licences=["mit"], most=100)
     assert hits
     assert {each.repository for each in hits} == {"h11"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from chargehand.knowledge._licences import _rows
+from chargehand.knowledge._licences import _table
 from chargehand.knowledge.library import _check_name, curated_repositories
 from chargehand.workspace.remotes import parse_source
 
@@ -16,4 +16,4 @@ def test_the_curated_list_is_valid() -> None:
     for row in rows:
         assert _check_name(row.name) == row.name
         assert parse_source(row.url).protocol == "https"
-        assert row.licence in {each.id for each in _rows()}
+        assert row.licence in {each.id for each in _table().licence}

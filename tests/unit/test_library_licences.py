@@ -45,6 +45,44 @@ def test_a_text_is_recognised(text: str, expected: str) -> None:
     assert recognise_licence(text) == expected
 
 
+@pytest.mark.parametrize("text", [MIT, GPL, BSD_3, "Licensed under the Apache License, Version 2.0"])
+@pytest.mark.parametrize(
+    "addition",
+    [
+        "The Software shall be used for Good, not Evil.",
+        '"Commons Clause" License Condition v1.0\n\nThe Software is provided to you by the Licensor under the '
+        "License, as defined below, subject to the following condition.",
+        "Commercial use needs a licence of the author.",
+        "You may not use the software for military purposes.",
+        "All terms above apply only to versions before 3.0.",
+    ],
+)
+def test_a_text_with_additions_is_not_known(text: str, addition: str) -> None:
+    assert recognise_licence(text) != "unknown"
+    if text != GPL:  # without the end of a long licence, what comes after it is taken for a part of it
+        assert recognise_licence(f"{text}\n\n{addition}\n") == "unknown"
+    assert recognise_licence(f"{addition}\n\n{text}") == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("# SPDX-License-Identifier: MIT", "MIT"),
+        ("/* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note */ int a;", None),
+        ("<!-- SPDX-License-Identifier: (MIT OR ISC) -->", "(MIT OR ISC)"),
+        ("# SPDX-License-Identifier: MIT, but see the file TERMS", "unknown"),
+        ("# SPDX-License-Identifier: MIT/ISC", "unknown"),
+        ("#" * 1970 + "SPDX-License-Identifier: MIT AND GPL-3.0-only", "MIT AND GPL-3.0-only"),
+    ],
+)
+def test_a_line_of_spdx_is_read_whole(tmp_path: Path, line: str, expected: str | None) -> None:
+    place = write_repository(tmp_path / "source", {"LICENSE": "zebra", "a.md": f"{line}\nzebra\n"})
+    library = Library(tmp_path / "home")
+    library.add(str(place))
+    (hit,) = library.search("zebra", most=1)[0]
+    assert hit.licence == (expected or "GPL-2.0-only WITH Linux-syscall-note")
+
+
 def test_the_licence_of_the_product_itself_is_recognised() -> None:
     assert recognise_licence((Path(__file__).parents[2] / "LICENSE").read_text()) == "Apache-2.0"
 
@@ -54,9 +92,39 @@ def test_the_licence_of_the_product_itself_is_recognised() -> None:
     [
         ("MIT OR GPL-3.0-only", {"mit"}, True),
         ("MIT AND GPL-3.0", {"MIT"}, False),
-        ("MIT AND GPL-3.0", {"MIT", "GPL-3.0-or-later"}, True),
-        ("MIT AND (ISC OR GPL-3.0)", {"MIT", "ISC"}, False),
+        ("MIT AND GPL-3.0", {"MIT", "GPL-3.0-only"}, True),
+        ("MIT AND (ISC OR GPL-3.0)", {"MIT", "ISC"}, True),
+        ("(MIT OR GPL-3.0) AND Apache-2.0", {"MIT"}, False),
+        ("MIT OR ISC AND GPL-3.0", {"MIT"}, True),
+        ("(MIT OR ISC) AND GPL-3.0", {"MIT"}, False),
+        ("mit or gpl-3.0-only", {"MIT"}, True),
+        ("(" * 2000 + "MIT" + ")" * 2000, {"MIT"}, True),
+        # A later version may be chosen only if the file says so.
+        ("GPL-3.0-or-later", {"GPL-3.0"}, True),
+        ("GPL-2.0-or-later", {"GPL-3.0-only"}, True),
+        ("GPL-2.0+", {"GPL-3.0-or-later"}, True),
+        ("GPL-2.0-only", {"GPL-3.0"}, False),
+        ("GPL-2.0-only", {"GPL-2.0-or-later"}, False),
+        ("GPL-3.0", {"GPL-3.0-or-later"}, False),
+        ("GPL-3.0-or-later", {"GPL-2.0"}, False),
+        ("LGPL-2.1-or-later", {"GPL-3.0"}, False),
+        ("MIT-0", {"MIT"}, False),
+        # An exception of SPDX adds rights; another one may take some, and a demanded one must be there.
         ("GPL-2.0-only WITH Classpath-exception-2.0", {"GPL-2.0"}, True),
+        ("GPL-2.0-or-later WITH GCC-exception-3.1", {"gpl-3.0 with gcc-exception-3.1"}, True),
+        ("GPL-2.0-only", {"GPL-2.0 WITH Classpath-exception-2.0"}, False),
+        ("GPL-2.0 WITH Bison-exception-2.2", {"GPL-2.0 WITH Classpath-exception-2.0"}, False),
+        ("Apache-2.0 WITH Commons-Clause", {"Apache-2.0"}, False),
+        ("MIT WITH LicenseRef-Not-Evil AND ISC", {"MIT", "ISC"}, False),
+        # Not expressions.
+        ("MIT ISC", {"MIT", "ISC"}, False),
+        ("MIT AND", {"MIT"}, False),
+        ("MIT / ISC", {"MIT", "ISC"}, False),
+        ("(MIT", {"MIT"}, False),
+        ("OR MIT", {"MIT"}, False),
+        ("MIT OR \1", {"ISC"}, False),
+        ("(MIT)(ISC)", {"MIT", "ISC"}, False),
+        ("(" * 2000 + "MIT", {"MIT"}, False),
         ("MIT AND unknown", {"MIT", "unknown"}, False),
         ("unknown", {"unknown"}, False),
     ],

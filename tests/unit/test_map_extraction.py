@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,7 +110,7 @@ def test_each_language_has_its_definitions_and_calls(kit: MapKit) -> None:
             (file,) = graph.files_at(path)
             assert {f"{row.kind} {row.qualified}" for row in graph.definitions_in(file)} == definitions, path
     for path, (_, _, (callee, caller)) in SOURCES.items():
-        assert (path, caller) in {(hit.path, hit.name) for hit in made.who_calls(callee)}, path
+        assert (path, caller) in {(hit.path, hit.name) for hit in made.who_calls(callee).hits}, path
 
 
 def _defined(source: str) -> set[tuple[str, int]]:
@@ -172,8 +177,8 @@ def test_odd_files_are_skipped_with_a_reason_or_read_as_far_as_possible(kit: Map
     assert skipped.keys() == {"huge.py", "minified.js", "binary.py"}
     assert all(skipped.values())
     for name in ("kept", "latin", "wide", "marked", "script", "odd"):
-        assert [hit.name for hit in made.search_code(name)][:1] == [name]
-    assert made.search_code("odd")[0].path == os.fsdecode(b"odd\xff\n.py")
+        assert [hit.name for hit in made.search_code(name).hits][:1] == [name]
+    assert made.search_code("odd").hits[0].path == os.fsdecode(b"odd\xff\n.py")
     assert made.rank("link") == []
 
 
@@ -206,6 +211,67 @@ def test_a_crash_or_a_hang_of_the_parser_costs_one_file(parser: ParserProcess) -
     slow = ParserProcess(seconds=0.5)
     assert "took longer" in slow.parse("python", b"(" * 200_000).skipped  # the grammar takes minutes for it
     slow.close()
+
+
+def test_a_parser_that_is_killed_or_starved_may_be_tried_again(parser: ParserProcess) -> None:
+    """Only a fault of the file itself is final: not one of the machine."""
+    assert not parser.parse("no such language", b"x").transient
+    slow = ParserProcess(seconds=2)
+    slow.parse("python", b"")
+    stopped, killed = Stopper(slow, signal.SIGSTOP), Stopper(slow, signal.SIGKILL)
+    with stopped:  # it gets nothing of the processor, as under a heavy load
+        found = slow.parse("python", b"(" * 200_000)
+        assert ("took longer" in found.skipped, found.transient) == (True, True)
+    with killed:
+        found = slow.parse("python", b"(" * 200_000)
+        assert ("killed" in found.skipped, found.transient) == (True, True)
+    slow.close()
+
+
+class Stopper:
+    """Sends a signal to each process of a parser as soon as it parses."""
+
+    def __init__(self, parser: ParserProcess, number: signal.Signals) -> None:
+        self._parser, self._number = parser, number
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        began: dict[int, float] = {}
+        while not self._done.wait(0.001):
+            child = self._parser._child
+            with contextlib.suppress(OSError):
+                # Once it may call nothing, it only waits or parses.
+                if child is not None and "Seccomp:\t2" in Path(f"/proc/{child.pid}/status").read_text():
+                    used = time.clock_gettime(~child.pid << 3 | 2)
+                    if used - began.setdefault(child.pid, used) > 0.05:
+                        os.kill(child.pid, self._number)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="the packages are those of the system")
+def test_packages_of_the_user_are_found(tmp_path: Path) -> None:
+    """The interpreter outside the environment has all packages as those of `pip install --user`."""
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    python = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    words = [str(python), "-c", "import site; print(site.getusersitepackages())"]
+    place = Path(subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout.strip())
+    place.mkdir(parents=True)
+    (place / "all.pth").write_text("".join(f"{each}\n" for each in sys.path if Path(each).is_dir()))
+    program = (
+        "from chargehand.knowledge._parser_process import ParserProcess\n"
+        "parser = ParserProcess()\n"
+        "print(parser.parse('python', b'def f(): ...').definitions[0].name)\n"
+        "parser.close()\n"
+    )
+    done = subprocess.run([str(python), "-c", program], env=environ, capture_output=True, text=True, cwd="/")
+    assert (done.stdout, done.stderr) == ("f\n", "")
 
 
 def test_the_parser_process_is_bounded(parser: ParserProcess) -> None:

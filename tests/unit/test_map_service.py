@@ -37,7 +37,7 @@ class Answers:
     def render(self, tree: str, request: str, /) -> str:
         return ""
 
-    def answer(self, tree: str, question: str, words: Sequence[str], /) -> str:
+    def answer(self, tree: str, question: str, words: Sequence[str], /, *, directory: str = "") -> str:
         with self._lock:
             self.together += 1
             self.most_together = max(self.most_together, self.together)

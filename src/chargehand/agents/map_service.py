@@ -33,11 +33,15 @@ _INSTRUCTIONS = (
 class MapService:
     """A `ToolService` with the queries of one attempt's map that its role may use.
 
-    `tree` saves the workspace and returns its tree, which the answers are about.
+    `tree` saves the workspace and returns its tree, which the answers are about. Paths in questions may be
+    relative to `directory` of the tree.
     """
 
-    def __init__(self, code_map: CodeMap, tree: Callable[[], Awaitable[str]], role: Role) -> None:
+    def __init__(
+        self, code_map: CodeMap, tree: Callable[[], Awaitable[str]], role: Role, *, directory: str = ""
+    ) -> None:
         self._map = code_map
+        self._directory = directory
         self._tree = tree
         self._specs = {
             spec.name: spec
@@ -95,7 +99,8 @@ class MapService:
         return {"content": [{"type": "text", "text": text}], "isError": checked.failed}
 
     async def _ask(self, question: str, words: Sequence[str]) -> str:
-        return await asyncio.to_thread(self._map.answer, await self._tree(), question, words)
+        answer, tree = self._map.answer, await self._tree()
+        return await asyncio.to_thread(answer, tree, question, words, directory=self._directory)
 
 
 def _tool_document(spec: ToolSpec) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Use cases of knowledge: belief networks, lessons of missions, the repository map, the reference library.
+"""Use cases of knowledge: belief networks, and lessons of missions.
 
 A shipped network has the number 0. A stored version of the same name takes precedence. A lesson is visible to its
 author, and to all users of its project once it is shared.
@@ -6,9 +6,8 @@ author, and to all users of its project once it is shared.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,26 +47,13 @@ from chargehand.knowledge.lessons_effect import ForgottenLesson as ForgottenLess
 from chargehand.knowledge.lessons_effect import LessonEffect, measure_effect
 from chargehand.knowledge.lessons_effect import LessonEntry as LessonEntry
 from chargehand.knowledge.lessons_effect import LessonList as LessonList
-from chargehand.knowledge.records import (
-    CodeHit,
-    CuratedRepository,
-    LibraryEntry,
-    LibraryHit,
-    LibraryProblem,
-    LibraryUpdate,
-    MapSummary,
-)
-from chargehand.reports.reading import StateReader, state_home
+from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import Actor
 from chargehand.store.lessons import LessonRow
 from chargehand.store.networks import NetworkVersion
 
 if TYPE_CHECKING:
     from chargehand.app.composition import App
-    from chargehand.knowledge.library import Library
-
-LibraryProgress = Callable[[str, int, int], None]
-"""Gets the name of a repository, the number of parsed files, and that of all to parse."""
 
 # The server accepts bodies of 1 MiB, in which quotes are escaped.
 LARGEST_FILE = 1_000_000
@@ -298,60 +284,6 @@ def _actor(by: Caller) -> Actor:
     return Actor(user=by.user, address=by.address)
 
 
-class MapQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to the repository map: one of the last four, else the files for `request` ("": the extent only).
-
-    `tokens` bounds the text for a request. `repo` and `revision` choose the commit (default: HEAD here).
-    """
-
-    request: str = ""
-    repo: Path | None = None
-    revision: str | None = None
-    tokens: int = 2000
-    search: str | None = None
-    calls: str | None = None
-    impact: tuple[str, ...] = ()
-    tests: tuple[str, ...] = ()
-
-
-class MapDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`map`: the answer about one commit; `text` is the map for a request, `hits` are the found places."""
-
-    commit: str
-    summary: MapSummary
-    text: str = ""
-    hits: tuple[CodeHit, ...] = ()
-
-
-def query_map(reader: StateReader, question: MapQuestion) -> MapDocument:
-    """Answer a question about a commit, bringing it into the index first, however long that takes.
-
-    Raises `NotInstalledError`, `NotFoundError` (`symbol_not_found`), `RepositoryError`, `InfrastructureError`.
-    """
-    require_extra("knowledge")
-    from chargehand.knowledge.index import CodeIndex
-    from chargehand.knowledge.maps import RepositoryMap
-
-    depot = reader.projects.depot(reader.projects.find(question.repo))
-    base = depot.resolve_base(question.revision)
-    with CodeIndex(depot.root, depot) as index:
-        found = RepositoryMap(index, base.tree)
-        summary = found.bring()
-        text = ""
-        hits: tuple[CodeHit, ...] = ()
-        if question.search is not None:
-            hits = found.search_code(question.search)
-        elif question.calls is not None:
-            hits = found.who_calls(question.calls)
-        elif question.impact:
-            hits = found.impact_of(question.impact)
-        elif question.tests:
-            hits = found.tests_for(question.tests)
-        elif question.request.strip():
-            text = found.render(question.request, tokens=question.tokens)
-    return MapDocument(commit=base.commit, summary=summary, text=text, hits=hits)
-
-
 def list_lessons(reader: StateReader, *, project: str | None, by: Caller) -> LessonList:
     """Return the lessons of a project, or of all, that the caller may see."""
     lessons = read_lessons(reader.store.lessons.list(_author(reader, by), project=project))
@@ -453,89 +385,3 @@ def _lesson_entry(lesson: Lesson, effect: LessonEffect, contradicts: tuple[str, 
 def _author(reader: StateReader, by: Caller) -> str:
     """Return the caller as missions name their user."""
     return reader.user if by.user == reader.identity() else f"account:{by.user}"
-
-
-class LibraryDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`library list`: the repositories of the library; with `--curated` those that can be added by name."""
-
-    repositories: tuple[LibraryEntry, ...]
-    curated: tuple[CuratedRepository, ...] = ()
-
-
-class LibraryUpdateDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`library update`: the updated repositories, and those that could not be updated and are as before."""
-
-    updated: tuple[LibraryUpdate, ...]
-    problems: tuple[LibraryProblem, ...]
-
-
-class LibraryRemovedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`library remove`: the name, and the bytes that were freed."""
-
-    name: str
-    size: int
-
-
-class LibrarySearchDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`library search`: files, the most relevant first, and repositories that could not be searched."""
-
-    hits: tuple[LibraryHit, ...]
-    problems: tuple[LibraryProblem, ...]
-
-
-def add_to_library(source: str, *, name: str | None, progress: LibraryProgress) -> LibraryUpdate:
-    """Fetch and index a repository; see `Library.add`. Raises `NotInstalledError` too."""
-    return _library().add(source, name=name, progress=progress)
-
-
-def update_library(names: Sequence[str], *, progress: LibraryProgress) -> LibraryUpdateDocument:
-    """Update repositories, by default all; one that fails does not stop the others.
-
-    Raises `NotFoundError` (`library_not_found`) before any is updated.
-    """
-    library = _library()
-    known = library.names()
-    for name in names:
-        library.check_known(name)
-    updated, problems = [], []
-    for name in dict.fromkeys(names) or known:
-        try:
-            updated.append(library.update(name, progress=progress))
-        except ChargehandError as error:
-            problems.append(LibraryProblem(name=name, code=error.code, message=error.message))
-    return LibraryUpdateDocument(updated=tuple(updated), problems=tuple(problems))
-
-
-def list_library(*, curated: bool = False) -> LibraryDocument:
-    """Return the repositories of the library, or those of the curated list."""
-    library = _library()
-    from chargehand.knowledge.library import curated_repositories
-
-    if curated:
-        return LibraryDocument(repositories=(), curated=curated_repositories())
-    return LibraryDocument(repositories=tuple(library.list()))
-
-
-def search_library(
-    words: str,
-    *,
-    language: str | None = None,
-    licences: Sequence[str] = (),
-    most: int = 10,
-    progress: LibraryProgress | None = None,
-) -> LibrarySearchDocument:
-    """Search all repositories; see `Library.search`."""
-    hits, problems = _library().search(words, language=language, licences=licences, most=most, progress=progress)
-    return LibrarySearchDocument(hits=hits, problems=problems)
-
-
-def remove_from_library(name: str) -> LibraryRemovedDocument:
-    """Remove a repository. Raises `NotFoundError` (`library_not_found`)."""
-    return LibraryRemovedDocument(name=name, size=_library().remove(name))
-
-
-def _library() -> Library:
-    require_extra("knowledge")
-    from chargehand.knowledge.library import Library
-
-    return Library(state_home(os.environ) / "library")

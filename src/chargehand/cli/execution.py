@@ -278,7 +278,7 @@ def map_(
       chargehand map --calls Config.from_file
       chargehand map --tests src/config.py
     """
-    from chargehand.app.knowledge import MapQuestion, query_map
+    from chargehand.app.code_search import MapQuestion, query_map
     from chargehand.core.text import printable, shown_path
     from chargehand.reports.reading import StateReader
 
@@ -305,8 +305,12 @@ def map_(
         asked = request or search or calls or impact or tests
         extent = f"{found.summary.files} files of commit {found.commit[:12]} are in the map"
         out.text(f"Nothing found; {extent}." if asked else f"{extent}.")
+    if note := found.note():
+        out.text(f"({printable(note)})", dim=True)
     for skipped in found.summary.skipped:
         out.text(f"not parsed: {shown_path(skipped.path)}: {skipped.reason}", dim=True)
+    if found.summary.skipped_left_out:
+        out.text(f"not parsed: {found.summary.skipped_left_out} more files", dim=True)
 
 
 @click.group(cls=CommandGroup)
@@ -329,7 +333,7 @@ def add(source: str, name: str | None, out: Output) -> None:
       chargehand library add flask
       chargehand library add https://example.org/team/tool.git --name tool
     """
-    from chargehand.app.knowledge import add_to_library
+    from chargehand.app.code_search import add_to_library
 
     done = add_to_library(source, name=name, progress=_progress(out))
     out.document(done)
@@ -345,7 +349,7 @@ def update(names: tuple[str, ...], out: Output) -> int:
 
     Exits 1 if one of them could not be fetched; it stays as it was.
     """
-    from chargehand.app.knowledge import update_library
+    from chargehand.app.code_search import update_library
 
     done = update_library(names, progress=_progress(out))
     out.document(done)
@@ -363,7 +367,7 @@ def update(names: tuple[str, ...], out: Output) -> int:
 @json_option
 def list_(curated: bool, out: Output) -> None:
     """List the repositories of the library."""
-    from chargehand.app.knowledge import list_library
+    from chargehand.app.code_search import list_library
 
     found = list_library(curated=curated)
     out.document(found)
@@ -385,8 +389,10 @@ def list_(curated: bool, out: Output) -> None:
                 for each in found.repositories
             ],
         )
-    else:
+    elif not found.problems:
         out.text("The library is empty. `chargehand library list --curated` lists repositories to add.")
+    for problem in found.problems:
+        out.text(f"{problem.name}: {problem.message}", fg="red")
 
 
 @library.command()
@@ -404,7 +410,7 @@ def search(words: tuple[str, ...], language: str | None, licence: str | None, mo
     Example:
       chargehand library search parse a chunked body --licence MIT,BSD-3-Clause
     """
-    from chargehand.app.knowledge import search_library
+    from chargehand.app.code_search import search_library
     from chargehand.core.text import shown_path
 
     licences = [each.strip() for each in (licence or "").split(",") if each.strip()]
@@ -430,7 +436,7 @@ def search(words: tuple[str, ...], language: str | None, licence: str | None, mo
 @json_option
 def remove(name: str, out: Output) -> None:
     """Remove a repository and its index from the library."""
-    from chargehand.app.knowledge import remove_from_library
+    from chargehand.app.code_search import remove_from_library
 
     done = remove_from_library(name)
     out.document(done)

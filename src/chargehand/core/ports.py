@@ -110,9 +110,10 @@ class CodeMap(Protocol):
         """Return the files of a tree that a request is likely about, as text; "" if there is no map in time."""
         ...
 
-    def answer(self, tree: str, question: str, words: Sequence[str], /) -> str:
+    def answer(self, tree: str, question: str, words: Sequence[str], /, *, directory: str = "") -> str:
         """Return the answer to `search_code`, `who_calls`, `impact_of` or `tests_for` about a tree, as text.
 
+        Paths are relative to `directory` of the tree or to its top, or absolute in the sandbox.
         `search_library` is about the collected repositories, whatever the tree.
         Raises `NotFoundError` (`symbol_not_found`), and `InfrastructureError` if the map cannot be made.
         """

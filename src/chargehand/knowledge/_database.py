@@ -6,6 +6,7 @@ one transaction, so that a reader sees one tree or the other.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -17,8 +18,10 @@ from chargehand.knowledge.records import MapError, ParsedFile
 _SCHEMA = """
 CREATE TABLE blob (
     id INTEGER PRIMARY KEY, oid BLOB NOT NULL, language TEXT NOT NULL, skipped TEXT NOT NULL,
+    tries INTEGER NOT NULL,  -- failures that may come from the machine's load; 0 if the row is final
     UNIQUE (oid, language)
 );
+CREATE INDEX blob_tried ON blob (id) WHERE tries > 0;
 CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 CREATE TABLE definition (
     blob INTEGER NOT NULL, position INTEGER NOT NULL, name INTEGER NOT NULL, kind TEXT NOT NULL,
@@ -49,16 +52,23 @@ CREATE VIRTUAL TABLE terms USING fts5vocab (words, row);
 """
 _BUSY_SECONDS = 30.0
 _SCHEMA_VERSION = 1
+_MOST_TRIES = 3
 
 
-def open_database(path: Path) -> sqlite3.Connection:
+def open_database(path: Path, lock: Path) -> sqlite3.Connection:
     """Open the index, making it if missing; an unreadable file is replaced.
 
+    All processes that open the file use the same `lock`. The directory above that of the index must exist.
     Raises `MapError` if the disk refuses it.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        # SQLite does not wait if two connections change to a write-ahead log at once: one of them fails. And an
+        # unreadable file must be replaced once only, or the second process removes the file of the first.
+        lock.parent.mkdir(exist_ok=True)
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
             return _open(path)
         except sqlite3.DatabaseError as problem:
             if isinstance(problem, sqlite3.OperationalError):
@@ -66,6 +76,8 @@ def open_database(path: Path) -> sqlite3.Connection:
             # Not a database, or a damaged one: its content can be had again.
             remove_database(path)
             return _open(path)
+        finally:
+            os.close(fd)
     except (OSError, sqlite3.Error) as problem:
         raise MapError(f"the index of the repository map cannot be opened: {problem}") from problem
 
@@ -86,10 +98,9 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA mmap_size = 268435456")
         if _version(connection) != _SCHEMA_VERSION:
             with transaction(connection):
-                if _version(connection) != _SCHEMA_VERSION:  # another process may have made it meanwhile
-                    for statement in _SCHEMA.split(";\n"):
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+                for statement in _SCHEMA.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     except BaseException:
         connection.close()
         raise
@@ -115,24 +126,27 @@ def transaction(connection: sqlite3.Connection, *, write: bool = True) -> Iterat
 
 @contextmanager
 def index_errors() -> Iterator[None]:
-    """Turn the errors of SQLite in a block into `MapError`."""
+    """Turn the errors of SQLite and the disk in a block into `MapError`."""
     try:
         yield
-    except sqlite3.Error as problem:
+    except (OSError, sqlite3.Error) as problem:
         hint = "remove the directory 'maps' of the project's state: the index is made again"
         raise MapError(f"the index of the repository map failed: {problem}", hint=hint) from problem
 
 
 def add_blob(connection: sqlite3.Connection, oid: bytes, language: str, parsed: ParsedFile) -> int:
-    """Write the content of one blob inside a transaction; return its row. One that is known stays as it is."""
-    known = find_blob(connection, oid, language)
-    if known is not None:
-        return known
-    done = connection.execute(
-        "INSERT INTO blob (oid, language, skipped) VALUES (?, ?, ?)", (oid, language, parsed.skipped)
-    )
-    blob = done.lastrowid
-    assert blob is not None
+    """Write the content of one blob inside a transaction; return its row. A final one stays as it is."""
+    run = connection.execute
+    known = run("SELECT id, tries FROM blob WHERE oid = ? AND language = ?", (oid, language)).fetchone()
+    if known is not None and not known[1]:
+        return int(known[0])
+    tries = (1 if known is None else known[1] + 1) if parsed.transient else 0
+    blob: int
+    (blob,) = run(
+        "INSERT INTO blob (oid, language, skipped, tries) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET skipped = excluded.skipped, tries = excluded.tries RETURNING id",
+        (oid, language, parsed.skipped, tries if tries < _MOST_TRIES else 0),
+    ).fetchone()
     names = _name_ids(
         connection, {each.name for each in parsed.definitions} | {each.name for each in parsed.references}
     )

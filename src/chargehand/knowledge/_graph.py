@@ -98,8 +98,8 @@ class CodeGraph:
         )
         return [_definition(row) for row in rows]
 
-    def definitions_of(self, name: str, *, most: int = 200) -> list[DefinitionRow]:
-        """Return the definitions of a name, by path and line."""
+    def definitions_of(self, name: str, *, most: int = -1) -> list[DefinitionRow]:
+        """Return the definitions of a name, by path and line; all if `most` is negative."""
         rows = self._run(
             f"SELECT {_DEFINITION} FROM name CROSS JOIN definition d ON d.name = name.id "
             "CROSS JOIN file ON file.slot = ? AND file.blob = d.blob WHERE name.text = ? "
@@ -108,13 +108,13 @@ class CodeGraph:
         )
         return [_definition(row) for row in rows]
 
-    def references_to(self, name: str, *, most: int = 2000) -> list[ReferenceRow]:
+    def references_to(self, name: str) -> list[ReferenceRow]:
         """Return the references to a name, by path and line."""
         rows = self._run(
             "SELECT file.id, file.path, r.blob, r.kind, r.line, r.within FROM name "
             "CROSS JOIN reference r ON r.name = name.id CROSS JOIN file ON file.slot = ? AND file.blob = r.blob "
-            "WHERE name.text = ? ORDER BY file.path, r.line LIMIT ?",
-            (self.slot, name, most),
+            "WHERE name.text = ? ORDER BY file.path, r.line",
+            (self.slot, name),
         )
         return [ReferenceRow(row[0], os.fsdecode(row[1]), *row[2:]) for row in rows]
 

@@ -8,7 +8,7 @@ that can be compared: BM25 with the rarity of words in the whole library. Both o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -17,7 +17,6 @@ from chargehand.knowledge._ranking import MapRequest, file_share, rank_files
 from chargehand.knowledge._words import search_words
 
 _FUSION = 60  # the constant of the source
-_MOST_FILES = 100  # of each repository and order
 _EXCERPT_LINES, _EXCERPT_WIDTH = 5, 200
 
 
@@ -30,8 +29,10 @@ class RepositoryMatches(Struct, frozen=True, kw_only=True):
     words: Mapping[str, tuple[int, Mapping[str, float]]]
 
 
-def match_repository(name: str, graph: CodeGraph, request: MapRequest) -> RepositoryMatches:
-    """Return the matches of a request in one repository."""
+def match_repository(
+    name: str, graph: CodeGraph, request: MapRequest, keep: Callable[[str], bool]
+) -> RepositoryMatches:
+    """Return the matches of a request in one repository, of the paths to keep only."""
     paths: dict[int, str] = {}
 
     def path_of(file: int) -> str:
@@ -42,8 +43,8 @@ def match_repository(name: str, graph: CodeGraph, request: MapRequest) -> Reposi
     words = {}
     for word in request.words:
         count, found = graph.match_word(word)
-        words[word] = (count, {path_of(file): value for file, value in found.items()})
-    ranked = tuple(path_of(file) for file, _ in rank_files(graph, request)[:_MOST_FILES])
+        words[word] = (count, {path: value for file, value in found.items() if keep(path := path_of(file))})
+    ranked = tuple(path for file, _ in rank_files(graph, request) if keep(path := path_of(file)))
     return RepositoryMatches(name=name, contents=graph.count_contents(), ranked=ranked, words=words)
 
 
@@ -70,8 +71,7 @@ def merge_matches(
                 scores[key] = scores.get(key, 0.0) + weights[word] * value * file_share(path)
         for place, path in enumerate(each.ranked):
             fused[(number, path)] = 1 / (_FUSION + place + 1)
-    best = sorted(scores, key=lambda key: (-scores[key], key))[: _MOST_FILES * max(1, len(matches))]
-    for place, key in enumerate(best):
+    for place, key in enumerate(sorted(scores, key=lambda key: (-scores[key], key))):
         fused[key] = fused.get(key, 0.0) + 1 / (_FUSION + place + 1)
     order = sorted(fused, key=lambda key: (-fused[key], -scores.get(key, 0.0), key))
     return [(matches[number], path) for number, path in order]

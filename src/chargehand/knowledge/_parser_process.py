@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shlex
+import signal
+import site
 import struct
 import subprocess
 import sys
@@ -25,7 +28,16 @@ _MEMORY_BYTES = 1 << 30
 _LENGTH = struct.Struct(">I")
 _NICE = 10
 _START_SECONDS = 60.0
+_BUSY_SHARE = 0.9  # of the time limit: a process that got less of the processor was not slow by itself
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2  # prctl(2)
+
+
+# An isolated interpreter has no packages of `pip install --user`: it gets their directory if this one has it.
+_PROGRAM = (
+    *("-I", "-c", f"import site, sys; [*map(site.addsitedir, sys.argv[1:])]; from {__name__} import main; main()"),
+    *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []),
+)
 
 
 class ParseOrder(Struct, frozen=True, kw_only=True):
@@ -51,20 +63,28 @@ class ParserProcess:
     def parse(self, language: str, source: bytes) -> ParsedFile:
         """Parse a file; it is returned as skipped if it ends the process or takes longer than `seconds`.
 
+        That is transient if the process got too little of the processor, or was killed from outside.
         Raises `MapError` if no process can be started.
         """
         order = msgspec.msgpack.encode(ParseOrder(language=language, source=source))
         for last in (False, True):
             child = self._child or self._start()
+            used = _processor_seconds(child)
             try:
                 reply = _exchange(child, order, self._seconds)
                 return unpack_as(reply, ParsedFile)
             except TimeoutError:
+                busy = _processor_seconds(child) - used
                 self.close()
-                return ParsedFile(skipped=f"parsing took longer than {self._seconds:g} s")
+                reason = f"parsing took longer than {self._seconds:g} s"
+                return ParsedFile(skipped=reason, transient=busy < _BUSY_SHARE * self._seconds)
             except (OSError, EOFError, msgspec.MsgspecError):
-                self.close()
+                end = self.close()
                 # An earlier file may have damaged the process: this one is tried again in a new one.
+                if last and end in _KILLED:
+                    return ParsedFile(
+                        skipped="the parser was killed at it, as if memory was short", transient=True
+                    )
                 if last:
                     return ParsedFile(skipped="the parser ended at it: out of memory, or a fault in the grammar")
         raise AssertionError
@@ -72,7 +92,7 @@ class ParserProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         try:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-m", __name__],
+                [sys.executable, *_PROGRAM],
                 env={},
                 cwd="/",
                 stdin=subprocess.PIPE,
@@ -91,12 +111,12 @@ class ParserProcess:
             _exchange(self._child, b"", _START_SECONDS)
         except (OSError, EOFError) as problem:
             self.close()
-            hint = f"install the optional part again; to see why: {sys.executable} -I -m {__name__}"
+            hint = f"install the optional part again; to see why: {shlex.join([sys.executable, *_PROGRAM])}"
             raise MapError("the parser process does not start", hint=hint) from problem
         return self._child
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self) -> int | None:
+        """End the process and return its exit status, `None` if there was none; -SIGKILL if it was running."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -104,7 +124,18 @@ class ParserProcess:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
-            child.wait()
+            return child.wait()
+        return None
+
+
+def _processor_seconds(child: subprocess.Popen[bytes]) -> float:
+    """Return the processor time that a running child has used; 0 if the system does not say."""
+    import time
+
+    try:
+        return time.clock_gettime(~child.pid << 3 | 2)  # the clock of clock_getcpuclockid(3)
+    except OSError:
+        return 0.0
 
 
 def _exchange(child: subprocess.Popen[bytes], order: bytes, seconds: float) -> bytes:
@@ -195,7 +226,3 @@ def _restrict_calls() -> None:
 def _read_message(stream: BinaryIO) -> bytes | None:
     head = stream.read(_LENGTH.size)
     return stream.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else None
-
-
-if __name__ == "__main__":
-    main()

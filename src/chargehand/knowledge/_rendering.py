@@ -22,6 +22,7 @@ _LONGEST_LINE = 110
 _READ_BYTES = 400_000
 _HEAD = "Files that the request is likely about, the most likely first, with lines of definitions:"
 _MORE = "Further files:"
+_LEFT_OUT = "{:3} less likely files are left out."
 
 
 def render_files(
@@ -48,7 +49,7 @@ def render_files(
         left -= _size(block)
         shown += 1
     further = []
-    left -= len(_MORE) + 1
+    left -= len(_MORE) + len(_LEFT_OUT) + 2  # with their line ends
     for file, _ in ranked[shown:]:
         path = shown_path(graph.path_of(file))
         if _size([path]) > left:
@@ -57,7 +58,9 @@ def render_files(
         left -= _size([path])
     if not shown and not further:
         return ""
-    return "\n".join([*lines, *([_MORE, *further] if further else [])])
+    left_out = len(ranked) - shown - len(further)
+    note = [_LEFT_OUT.format(left_out).strip()] if left_out and left >= 0 else []
+    return "\n".join([*lines, *([_MORE, *further] if further else []), *note])
 
 
 def _size(lines: Sequence[str]) -> int:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from msgspec import Struct
 
+from chargehand.core.errors import ChargehandError
 from chargehand.knowledge import _contents
 from chargehand.knowledge._database import (
     add_blob,
@@ -139,9 +140,10 @@ class CodeIndex:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The open database."""
+        """The open database. Raises `OSError` if the project's directory was removed."""
         if self._connection is None:
-            self._connection = open_database(self.path)
+            self.directory.parent.mkdir(exist_ok=True)
+            self._connection = open_database(self.path, self._root / "locks" / "maps.lock")
         return self._connection
 
     @contextmanager
@@ -165,20 +167,18 @@ class CodeIndex:
         """
         began = time.monotonic()
         deadline = None if seconds is None else began + seconds
+        parsed = 0
         with self._lock, index_errors():
-            if self.find_slot(tree) is None:
+            if self.find_slot(tree) is None or self._failed_files(tree):
                 with self._writing(deadline) as allowed:
-                    parsed = self._fill(tree, deadline) if allowed else None
-            else:
-                parsed = 0
-            complete = parsed is not None
-            return self._summary(tree, parsed or 0, time.monotonic() - began, complete=complete)
+                    parsed = self._fill(tree, deadline) if allowed else 0
+            return self._summary(tree, parsed, time.monotonic() - began)
 
     @contextmanager
     def _writing(self, deadline: float | None) -> Iterator[bool]:
         """Hold the lock of the index, which `gc` respects too; yield whether it was had in time."""
         place = self._root / "locks" / f"layer-{self._name}.lock"
-        place.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(exist_ok=True)
         fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not self._lock_until(fd, deadline):
@@ -207,33 +207,45 @@ class CodeIndex:
             else:
                 return True
 
-    def _fill(self, tree: str, deadline: float | None) -> int | None:
-        """Parse the new files of a tree and give it a slot; return their number, `None` if time ran out."""
-        if self.find_slot(tree) is not None:  # another process brought it while this one waited
-            return 0
+    def _fill(self, tree: str, deadline: float | None) -> int:
+        """Parse the new files of a tree and give it a slot, unless time runs out; return the number of files."""
+        if self.find_slot(tree) is not None:  # or another process brought it while this one waited
+            return self._parse_files(self._failed_files(tree), deadline) or 0
         edits = self._compare(tree)
-        parsed = self._parse_missing(edits.added, deadline)
+        parsed = self._parse_files([file for file in edits.added if self._find(file) is None], deadline)
         if parsed is not None:
             with transaction(self.connection):
                 self._move_slot(tree, edits)
                 self._prune()
-        return parsed
+        return parsed or 0
+
+    def _failed_files(self, tree: str) -> list[_TreeFile]:
+        """Return the files of a tree whose parsing failed in a way that may pass."""
+        rows = self.connection.execute(
+            "SELECT path, hex(oid), language FROM blob "  # in this order of tables, for the index of failed blobs
+            "CROSS JOIN file ON file.slot = ? AND file.blob = blob.id WHERE tries > 0",
+            (self.find_slot(tree),),
+        )
+        return [_TreeFile(os.fsdecode(path), oid.lower(), kind) for path, oid, kind in rows]
 
     def _compare(self, tree: str) -> _Edits:
         """Return the way to a tree from the last used slot, or from nothing if that is shorter."""
         row = self.connection.execute("SELECT id, tree, files FROM slot ORDER BY used DESC LIMIT 1").fetchone()
         if row is not None:
             slot, old, count = row
-            changes = self.source.diff(old, tree)
-            if len(changes) <= max(20, _MOVED_SHARE * count):
+            changes: Sequence[Change] | None = None
+            with suppress(ChargehandError):  # the old tree's objects may be gone; the new one's are read below
+                changes = self.source.diff(old, tree)
+            if changes is not None and len(changes) <= max(20, _MOVED_SHARE * count):
                 gone = [change.path for change in changes if change.old_id is not None]
                 new = ((each.path, each.new_mode, each.new_id) for each in changes)
                 return _Edits(slot, gone, list(_select_files(new)))
         everything = ((each.path, each.mode, each.id) for each in self.source.entries(tree))
         return _Edits(None, [], list(_select_files(everything)))
 
-    def _parse_missing(self, files: Sequence[_TreeFile], deadline: float | None) -> int | None:
-        missing = list({(f.oid, f.kind): f for f in files if self._find(f) is None}.values())
+    def _parse_files(self, files: Sequence[_TreeFile], deadline: float | None) -> int | None:
+        """Parse files and write their blobs; return the number, `None` if time ran out."""
+        missing = list({(file.oid, file.kind): file for file in files}.values())
         processes = min(_MOST_PROCESSES, os.cpu_count() or 1, -(-len(missing) // 20))
         while len(self._parsers) < processes:
             self._parsers.append(ParserProcess(seconds=self._seconds))
@@ -254,8 +266,8 @@ class CodeIndex:
                     self._progress(written, len(missing))
                 if cut:
                     return None
-        for parser in self._parsers[1:]:  # one stays, for the few files that the next tree changes
-            parser.close()
+        while len(self._parsers) > 1:  # one stays, for the few files that the next tree changes
+            self._parsers.pop().close()
         return len(missing)
 
     def _start_batch(
@@ -308,11 +320,13 @@ class CodeIndex:
                 run("DELETE FROM file WHERE slot = ?", (old,))
                 run("DELETE FROM slot WHERE id = ?", (old,))
             slot = run("INSERT INTO slot (tree, used, files) VALUES (?, ?, 0)", (tree, used)).lastrowid
+        count = len(edits.added)
         for path in edits.removed:
             name = os.fsencode(path)
             for (file,) in run("SELECT id FROM file WHERE slot = ? AND path = ?", (slot, name)).fetchall():
                 run("DELETE FROM paths WHERE rowid = ?", (file,))
                 run("DELETE FROM file WHERE id = ?", (file,))
+                count -= 1  # not for links and submodules, which have no row
         for added in edits.added:
             values = (slot, os.fsencode(added.path), self._find(added))
             file = run("INSERT INTO file (slot, path, blob) VALUES (?, ?, ?)", values).lastrowid
@@ -320,7 +334,7 @@ class CodeIndex:
             run("INSERT INTO paths (rowid, path) VALUES (?, ?)", (file, words))
         run(
             "UPDATE slot SET tree = ?, used = ?, files = files + ? WHERE id = ?",
-            (tree, used, len(edits.added) - len(edits.removed), slot),
+            (tree, used, count, slot),
         )
 
     def _prune(self) -> None:
@@ -336,29 +350,28 @@ class CodeIndex:
         if len(unused) > _MOST_UNUSED:
             remove_blobs(self.connection, (blob for (blob,) in unused[: -_MOST_UNUSED // 2]))
 
-    def _summary(self, tree: str, parsed: int, seconds: float, *, complete: bool) -> MapSummary:
-        files = 0
-        skipped: tuple[SkippedFile, ...] = ()
-        if complete:
+    def _summary(self, tree: str, parsed: int, seconds: float) -> MapSummary:
+        files, skipped = 0, list[SkippedFile]()
+        slot = self.find_slot(tree)
+        if slot is not None:
             with suppress(OSError):  # `gc` takes its time as that of the last use
                 os.utime(self.directory / "meta.json")
-            run = self.connection.execute
-            slot = self.find_slot(tree)
-            (files,) = run("SELECT files FROM slot WHERE id = ?", (slot,)).fetchone()
-            if parsed:
+            (files,) = self.connection.execute("SELECT files FROM slot WHERE id = ?", (slot,)).fetchone()
+            if parsed or self._failed_files(tree):
                 skipped = self.skipped(tree)
         return MapSummary(
-            tree=tree, files=files, parsed=parsed, seconds=seconds, complete=complete, skipped=skipped
-        )
+            tree=tree, files=files, parsed=parsed, seconds=seconds, complete=slot is not None,
+            skipped=tuple(skipped[:_SHOWN_SKIPPED]), skipped_left_out=len(skipped[_SHOWN_SKIPPED:]),
+        )  # fmt: skip
 
-    def skipped(self, tree: str) -> tuple[SkippedFile, ...]:
-        """Return the first files of a tree that were not parsed, by path."""
+    def skipped(self, tree: str) -> list[SkippedFile]:
+        """Return the files of a tree that were not parsed, by path."""
         rows = self.connection.execute(
-            "SELECT path, skipped FROM blob JOIN file ON file.blob = blob.id "
-            "WHERE slot = ? AND skipped <> '' ORDER BY path LIMIT ?",
-            (self.find_slot(tree), _SHOWN_SKIPPED),
+            "SELECT path, skipped || iif(tries, ' (it is tried again)', '') "
+            "FROM blob JOIN file ON file.blob = blob.id WHERE slot = ? AND skipped <> '' ORDER BY path",
+            (self.find_slot(tree),),
         )
-        return tuple(SkippedFile(path=os.fsdecode(path), reason=reason) for path, reason in rows)
+        return [SkippedFile(path=os.fsdecode(path), reason=reason) for path, reason in rows]
 
 
 def _select_files(entries: Iterable[tuple[str, int | None, str | None]]) -> Iterator[_TreeFile]:

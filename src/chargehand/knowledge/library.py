@@ -6,12 +6,13 @@ Only `add` and `update` fetch anything. Nothing of a repository is checked out o
 from __future__ import annotations
 
 import re
+import time
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from shutil import rmtree
 
 import msgspec
 from msgspec import Struct
@@ -38,7 +39,7 @@ from chargehand.knowledge._library_ranking import (
 )
 from chargehand.knowledge._licences import UNKNOWN, LicenceFinder, is_allowed
 from chargehand.knowledge._ranking import MapRequest
-from chargehand.knowledge.index import MAPS, CodeIndex
+from chargehand.knowledge.index import CodeIndex
 from chargehand.knowledge.records import (
     CuratedRepository,
     LibraryEntry,
@@ -47,6 +48,7 @@ from chargehand.knowledge.records import (
     LibraryUpdate,
     MapSummary,
 )
+from chargehand.workspace.errors import disk_errors
 from chargehand.workspace.remotes import Remote, parse_source
 from chargehand.workspace.snapshots import RepositorySnapshot, create_snapshot
 
@@ -98,8 +100,8 @@ class Library:
                 code="library_exists",
                 hint=f"chargehand library update {chosen} fetches it again; --name gives another name",
             )
-        with made.lock():
-            return self._fill_index(made, "", progress)
+        with self._changing(chosen) as snapshot:
+            return self._fill_index(snapshot, "", progress)
 
     def update(self, name: str, *, progress: Progress | None = None) -> LibraryUpdate:
         """Fetch a repository again and index its changed files; a rewritten history replaces the old one.
@@ -107,8 +109,7 @@ class Library:
         If the source cannot be fetched, the repository stays as it was. Raises `NotFoundError`
         (`library_not_found`), `RepositoryError` (`source_failed` and others), `MapError`.
         """
-        snapshot = self._find(name)
-        with snapshot.lock():
+        with self._changing(name) as snapshot:
             previous = snapshot.head
             source = _read_source(snapshot)
             snapshot.fetch(Remote(name="source", url=source.url, protocol=source.protocol))
@@ -119,8 +120,7 @@ class Library:
 
     def remove(self, name: str) -> int:
         """Remove a repository with its index and return the bytes that it took. Raises `NotFoundError`."""
-        snapshot = self._find(name)
-        with snapshot.lock():
+        with self._changing(name) as snapshot:
             size = snapshot.size
             snapshot.remove()
         return size
@@ -133,9 +133,10 @@ class Library:
         """Return the names of all repositories."""
         return sorted(each.name for each in self._root.glob("*/") if _NAME.fullmatch(each.name))
 
-    def list(self) -> list[LibraryEntry]:
-        """Return all repositories by name."""
-        return [self._describe(self._find(name)) for name in self.names()]
+    def describe(self, name: str) -> LibraryEntry:
+        """Return a repository. Raises `NotFoundError`, `RepositoryError`, `MapError`."""
+        with _repository_errors(name):
+            return self._describe(self._find(name))
 
     def search(
         self,
@@ -150,38 +151,49 @@ class Library:
         """Return the most relevant files for some words, and the repositories that could not be searched.
 
         With `licences`, only files that may be used under these alone; never one without a known licence. A
-        repository that is not in the index completely is indexed first, for at most `seconds`.
+        repository that is not in the index completely is indexed first; after `seconds` no further file is.
         Raises `UsageError` (`library_language`).
         """
         _check_language(language)
+        deadline = None if seconds is None else time.monotonic() + seconds
         request = MapRequest.parse(words)
         matches: list[RepositoryMatches] = []
-        problems: list[LibraryProblem] = []
-        for name in self.names():
+        problems: dict[str, LibraryProblem] = {}
+
+        def keep(path: str) -> bool:
+            return language is None or (language_of(path) or _contents.TEXT) == language
+
+        @contextmanager
+        def naming_problems(name: str) -> Iterator[None]:
             try:
-                matches.append(self._match(name, request, progress, seconds))
+                with _repository_errors(name):
+                    yield
             except ChargehandError as error:
-                problems.append(LibraryProblem(name=name, code=error.code, message=error.message))
+                problems[name] = LibraryProblem(name=name, code=error.code, message=error.message)
+
+        for name in self.names():
+            with naming_problems(name):
+                matches.append(self._match(name, request, keep, progress, deadline))
         weights = word_weights(matches)
         hits: list[LibraryHit] = []
         readers: dict[str, _HitReader] = {}
         for match, path in merge_matches(matches, weights):
-            if language is not None and (language_of(path) or _contents.TEXT) != language:
+            if match.name in problems:
                 continue
-            if match.name in (problem.name for problem in problems):
-                continue
-            try:
+            with naming_problems(match.name):  # it may be removed or updated meanwhile
                 if match.name not in readers:
                     readers[match.name] = _HitReader(match.name, self._find(match.name))
-                hit = readers[match.name].read(path, licences, weights)
-            except ChargehandError as error:  # it was removed or updated meanwhile
-                problems.append(LibraryProblem(name=match.name, code=error.code, message=error.message))
-                continue
-            if hit is not None:
-                hits.append(hit)
+                if (hit := readers[match.name].read(path, licences, weights)) is not None:
+                    hits.append(hit)
             if len(hits) == most:
                 break
-        return tuple(hits), tuple(problems)
+        return tuple(hits), tuple(problems.values())
+
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[RepositorySnapshot]:
+        """Hold a repository against changes by others. Raises `NotFoundError` if one of them removed it."""
+        with _repository_errors(name), self._find(name).lock():
+            yield self._find(name)
 
     def _find(self, name: str) -> RepositorySnapshot:
         if not _NAME.fullmatch(name) or not (self._root / name).is_dir():
@@ -215,9 +227,15 @@ class Library:
         )
 
     def _match(
-        self, name: str, request: MapRequest, progress: Progress | None, seconds: float | None
+        self,
+        name: str,
+        request: MapRequest,
+        keep: Callable[[str], bool],
+        progress: Progress | None,
+        deadline: float | None,
     ) -> RepositoryMatches:
         snapshot = self._find(name)
+        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         _bring(snapshot, progress, seconds=seconds)
         tree = snapshot.tree_of(snapshot.head)
         with CodeIndex(snapshot.root, snapshot) as index, index.reading() as connection:
@@ -226,7 +244,7 @@ class Library:
                 raise RepositoryError(
                     f"{name!r} is not in the index completely", code="library_changed", hint="search again"
                 )
-            return match_repository(name, CodeGraph(connection, slot), request)
+            return match_repository(name, CodeGraph(connection, slot), request, keep)
 
 
 class _HitReader:
@@ -262,6 +280,20 @@ class _HitReader:
         )  # fmt: skip
 
 
+@contextmanager
+def _repository_errors(name: str) -> Iterator[None]:
+    """Turn the errors of the disk in a block into `InfrastructureError` or `RepositoryError`."""
+    try:
+        with disk_errors(f"{name!r} of the library was used"):
+            yield
+    except OSError as error:
+        raise RepositoryError(
+            f"{name!r} of the library cannot be read: {error}",
+            code="library_changed",
+            hint="try again; if it stays so, remove it and add it again",
+        ) from error
+
+
 def _bring(snapshot: RepositorySnapshot, progress: Progress | None, *, seconds: float | None = None) -> MapSummary:
     """Bring the snapshot's tree into its index."""
     name = snapshot.root.name
@@ -271,14 +303,8 @@ def _bring(snapshot: RepositorySnapshot, progress: Progress | None, *, seconds: 
         if progress is not None:
             progress(name, done, total)
 
-    try:
-        with CodeIndex(snapshot.root, snapshot, progress=show) as index:
-            return index.bring(tree, seconds=seconds)
-    except NotFoundError:
-        # The index is at a tree whose objects were pruned: it is made again.
-        rmtree(snapshot.root / MAPS, ignore_errors=True)
-        with CodeIndex(snapshot.root, snapshot, progress=show) as index:
-            return index.bring(tree, seconds=seconds)
+    with CodeIndex(snapshot.root, snapshot, progress=show) as index:
+        return index.bring(tree, seconds=seconds)
 
 
 def _read_source(snapshot: RepositorySnapshot) -> LibrarySource:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 
 from chargehand.core.errors import NotFoundError
 from chargehand.knowledge._graph import MOST_DEFINERS, CodeGraph, DefinitionRow, ReferenceRow
@@ -13,12 +15,13 @@ from chargehand.knowledge._ranking import MapRequest, rank_files
 from chargehand.knowledge._rendering import render_files
 from chargehand.knowledge._words import search_words
 from chargehand.knowledge.index import CodeIndex
-from chargehand.knowledge.records import CodeHit, MapError, MapSummary
+from chargehand.knowledge.records import CodeHit, CodeHits, MapError, MapSummary
 
 DEFAULT_TOKENS = 2000
 _MOST_HITS = 50
 _MOST_IMPACT = 200
-_MOST_REACHED = 300  # definitions that are looked at for tests
+_MOST_SEARCHED = 200  # files that are searched for words
+_MOST_REACHED = 1000  # definitions that are followed at one distance from the targets
 _DEEPEST = 3  # calls between a definition and a use of it
 _DEEPEST_TEST = 4
 _SEPARATORS = re.compile(r"::|->|[#/:]")
@@ -64,28 +67,35 @@ class RepositoryMap:
             ranked = rank_files(graph, parsed)
             return render_files(graph, parsed, ranked, self._index.source, limit=4 * tokens)
 
-    def search_code(self, words: str, *, most: int = _MOST_HITS) -> tuple[CodeHit, ...]:
+    def search_code(self, words: str, *, most: int = _MOST_HITS) -> CodeHits:
         """Return the definitions that words name, exact names first, then files that contain the words."""
         with self._graph() as graph:
             request = MapRequest.parse(words)
             found: dict[tuple[str, int], CodeHit] = {}
-            for name in dict.fromkeys([_last_part(words.strip()), *request.names]):
-                for row in graph.definitions_of(name, most=most):
+            for name in dict.fromkeys([_last_part(words), *request.names]):
+                for row in graph.definitions_of(name):
                     found.setdefault((row.path, row.line), _hit_of(row))
             wanted = set(request.words)
-            for file in graph.match_words(request.words, most=20):
+            files = list(graph.match_words(request.words, most=_MOST_SEARCHED))
+            unread = 0
+            for number, file in enumerate(files):
+                if len(found) >= most:
+                    unread = len(files) - number  # each has one place at least
+                    break
                 rows = graph.definitions_in(file)
                 shared = [(len(wanted & set(search_words(row.name))), row) for row in rows]
                 best = sorted((pair for pair in shared if pair[0]), key=lambda pair: (-pair[0], pair[1].line))
                 for _, row in best[:5]:
                     found.setdefault((row.path, row.line), _hit_of(row))
+                unread += len(best[5:])
                 if not best:
                     path = graph.path_of(file)
                     found.setdefault((path, 1), CodeHit(path=path, line=1, name="", kind="file"))
-            return tuple(found.values())[:most]
+            counted = len(files) < _MOST_SEARCHED and len(found) < most
+            return _cut(list(found.values()), most, unread=unread, counted=counted)
 
-    def who_calls(self, symbol: str, *, most: int = _MOST_HITS) -> tuple[CodeHit, ...]:
-        """Return the places that refer to a symbol: calls first, then imports, types and other uses.
+    def who_calls(self, symbol: str, *, most: int = _MOST_HITS) -> CodeHits:
+        """Return the places that refer to a symbol: calls first, then types and other uses, then imports.
 
         `symbol` is a name, or a qualified one such as `Config.from_file`; its last part is searched.
         Raises `NotFoundError` (`symbol_not_found`) if the tree neither defines nor uses it.
@@ -99,59 +109,126 @@ class RepositoryMap:
             references.sort(
                 key=lambda each: (order.index(each.kind), is_test_file(each.path), each.path, each.line)
             )
-            return tuple(_caller(graph, each, name, kind=each.kind) for each in references[:most])
+            hits = [_caller(graph, each, name, kind=each.kind) for each in references[:most]]
+            return CodeHits(hits=tuple(hits), left_out=len(references) - len(hits))
 
-    def impact_of(self, targets: Sequence[str], *, most: int = _MOST_IMPACT) -> tuple[CodeHit, ...]:
+    def impact_of(self, targets: Sequence[str], *, directory: str = "", most: int = _MOST_IMPACT) -> CodeHits:
         """Return the definitions that use the targets (paths or symbols), directly or through up to three calls.
 
-        Names with more than 20 definitions are not followed. Raises `NotFoundError` (`symbol_not_found`).
+        A path is relative to `directory`, else to the top of the tree, which is `/`. Of a name with more than 20
+        definitions only the users near a target are followed. Raises `NotFoundError` (`symbol_not_found`).
         """
         with self._graph() as graph:
-            return tuple(self._users(graph, targets, depth=_DEEPEST, most=most))
+            walk = _UserWalk(graph, targets, directory)
+            walk.follow(_DEEPEST)
+            return _cut(walk.hits, most, counted=walk.counted, common=walk.common)
 
-    def tests_for(self, targets: Sequence[str], *, most: int = _MOST_HITS) -> tuple[CodeHit, ...]:
-        """Return the tests that reach the targets (paths or symbols), the most direct ones first.
+    def tests_for(self, targets: Sequence[str], *, directory: str = "", most: int = _MOST_HITS) -> CodeHits:
+        """Return the tests that reach the targets (see `impact_of`), the most direct ones first.
 
+        Of equally direct ones those come first that share more words with the targets.
         Raises `NotFoundError` (`symbol_not_found`).
         """
         with self._graph() as graph:
-            found = []
-            for hit in self._users(graph, targets, depth=_DEEPEST_TEST, most=_MOST_REACHED):
-                name = hit.name.rpartition(".")[2]
-                if is_test(hit.path, name, hit.kind):
-                    found.append(hit)
-            return tuple(found[:most])
+            walk = _UserWalk(graph, targets, directory, tests_first=True)
+            walk.follow(_DEEPEST_TEST)
+            found = [hit for hit in walk.hits if is_test(hit.path, hit.name.rpartition(".")[2], hit.kind)]
+            wanted = {word for target in targets for word in search_words(target)}
 
-    def _users(self, graph: CodeGraph, targets: Sequence[str], *, depth: int, most: int) -> Iterator[CodeHit]:
-        """Yield the users of targets in breadth-first order, each definition once."""
-        level = [row for target in targets for row in _resolve(graph, target)]
-        seen = {(row.file, row.position) for row in level}
-        names = set[str]()
-        left = most
+            def rank(hit: CodeHit) -> tuple[int, int]:
+                return hit.depth, -len(wanted.intersection(search_words(f"{hit.path} {hit.name}")))
+
+            return _cut(sorted(found, key=rank), most, counted=walk.counted, common=walk.common)
+
+
+class _UserWalk:
+    """A walk from targets to the definitions that use them, in breadth-first order, each definition once."""
+
+    def __init__(
+        self, graph: CodeGraph, targets: Sequence[str], directory: str, *, tests_first: bool = False
+    ) -> None:
+        self._graph = graph
+        self._tests_first = tests_first
+        self._level = [row for target in targets for row in _resolve(graph, target, directory)]
+        self._seen = {(row.file, row.position) for row in self._level}
+        self._names = set[str]()
+        self.hits: list[CodeHit] = []
+        self.common: list[str] = []
+        self.counted = True
+
+    def follow(self, depth: int) -> None:
+        """Find users through up to `depth` references."""
         for distance in range(depth):
-            following: list[DefinitionRow] = []
-            for name in dict.fromkeys(row.name for row in level):
-                if name in names or len(graph.definitions_of(name, most=MOST_DEFINERS + 1)) > MOST_DEFINERS:
-                    continue
-                names.add(name)
-                for reference in graph.references_to(name):
-                    key = (reference.file, reference.within)
-                    if reference.kind == "import" or key in seen:
-                        continue
-                    seen.add(key)
-                    yield _caller(graph, reference, name, depth=distance)
-                    left -= 1
-                    if not left:
-                        return
-                    if (row := graph.definition_at(*key)) is not None:
-                        following.append(row)
-            level = following
+            by_name: dict[str, list[DefinitionRow]] = {}
+            for row in self._level:
+                if row.name not in self._names:
+                    by_name.setdefault(row.name, []).append(row)
+            self._names.update(by_name)
+            is_only = not distance and len(by_name) == 1
+            found = [
+                (name, reference)
+                for name, rows in by_name.items()
+                for reference in self._references(name, rows if not distance else (), is_only=is_only)
+            ]
+            if self._tests_first:  # or a symbol with very many users would have no tests
+                found.sort(key=lambda pair: not is_test_file(pair[1].path))
+            self._level = self._add(found, distance)
+
+    def _references(self, name: str, rows: Sequence[DefinitionRow], *, is_only: bool) -> list[ReferenceRow]:
+        """Return the references to a name; to a common one, only those in files that also use a target's scope."""
+        references = self._graph.references_to(name)
+        if len(self._graph.definitions_of(name, most=MOST_DEFINERS + 1)) <= MOST_DEFINERS:
+            return references
+        self.common.append(name)
+        near = {row.file for row in rows}
+        for scope in {_scope_of(row) for row in rows}:
+            near.update(each.file for each in self._graph.references_to(scope))
+        likely = [each for each in references if each.file in near]
+        return references if is_only and not likely else likely
+
+    def _add(self, found: Sequence[tuple[str, ReferenceRow]], distance: int) -> list[DefinitionRow]:
+        """Add the users at one distance as hits, and return their definitions."""
+        following: list[DefinitionRow] = []
+        added = 0
+        for name, reference in found:
+            key = (reference.file, reference.within)
+            if reference.kind == "import" or key in self._seen:
+                continue
+            if added == _MOST_REACHED:
+                self.counted = False
+                break
+            added += 1
+            self._seen.add(key)
+            self.hits.append(_caller(self._graph, reference, name, depth=distance))
+            if (row := self._graph.definition_at(*key)) is not None:
+                following.append(row)
+        return following
 
 
-def _resolve(graph: CodeGraph, target: str) -> list[DefinitionRow]:
+def _scope_of(row: DefinitionRow) -> str:
+    """Return the name of the definition around another one, else that of its module."""
+    return row.qualified.rpartition(".")[0].rpartition(".")[2] or PurePosixPath(row.path).stem
+
+
+def _cut(
+    found: Sequence[CodeHit], most: int, *, unread: int = 0, counted: bool = True, common: Sequence[str] = ()
+) -> CodeHits:
+    left_out = max(0, len(found) - most) + unread
+    return CodeHits(hits=tuple(found[:most]), left_out=left_out, counted=counted, common=tuple(common))
+
+
+def _files_at(graph: CodeGraph, path: str, directory: str) -> list[int]:
+    """Return the files at or below a path, relative to a directory of the tree, else to its top, which is `/`."""
+    for start in dict.fromkeys((directory, "")) if path.strip("/") else ():
+        place = posixpath.normpath(posixpath.join(start, path))
+        if place != "." and (files := graph.files_at(place)):
+            return files
+    return []
+
+
+def _resolve(graph: CodeGraph, target: str, directory: str) -> list[DefinitionRow]:
     """Return the definitions that a path or a symbol names."""
-    files = graph.files_at(target) if target.strip("/") else []
-    if files:
+    if files := _files_at(graph, target, directory):
         return [row for file in files for row in graph.definitions_in(file)]
     rows = graph.definitions_of(_last_part(target))
     wanted = _with_dots(target)
@@ -162,7 +239,9 @@ def _resolve(graph: CodeGraph, target: str) -> list[DefinitionRow]:
 
 
 def _with_dots(symbol: str) -> str:
-    return _SEPARATORS.sub(".", symbol.strip().removesuffix("()")).strip(".")
+    # No name of the index has bytes that are not UTF-8, and SQLite refuses them.
+    text = symbol.encode(errors="replace").decode()
+    return _SEPARATORS.sub(".", text.strip().removesuffix("()")).strip(".")
 
 
 def _last_part(symbol: str) -> str:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from chargehand.core.errors import InfrastructureError
 
+_SHOWN_NAMES = 5
 ReferenceKind = Literal["call", "import", "type", "use"]
 
 
@@ -38,6 +39,7 @@ class Reference(Struct, frozen=True, kw_only=True):
 class ParsedFile(Struct, frozen=True, kw_only=True):
     """The content of one file; `skipped` says why it was not parsed, "" if it was.
 
+    `transient` is true if the reason may be the machine's load and not the file.
     `symbols` and `words` are for the full-text search: of defined names, and of comments, strings and used names.
     """
 
@@ -46,6 +48,7 @@ class ParsedFile(Struct, frozen=True, kw_only=True):
     symbols: str = ""
     words: str = ""
     skipped: str = ""
+    transient: bool = False
 
 
 class CodeHit(Struct, frozen=True, kw_only=True):
@@ -64,6 +67,29 @@ class CodeHit(Struct, frozen=True, kw_only=True):
     depth: int = 0
 
 
+class CodeHits(Struct, frozen=True, kw_only=True):
+    """The places that a query found, the best ones first, and the number of those that were left out.
+
+    If `counted` is false, the search ended early: `left_out` or more. `common` has the names that too many
+    definitions share: of their users only the likely ones were followed.
+    """
+
+    hits: tuple[CodeHit, ...] = ()
+    left_out: int = 0
+    counted: bool = True
+    common: tuple[str, ...] = ()
+
+    def note(self) -> str:
+        """Return in words what the hits lack, "" if nothing."""
+        parts = []
+        if self.left_out or not self.counted:
+            parts.append(f"{'' if self.counted else 'at least '}{self.left_out} more are left out")
+        if self.common:
+            names = ", ".join(self.common[:_SHOWN_NAMES]) + (", …" if len(self.common) > _SHOWN_NAMES else "")
+            parts.append(f"the users of common names are followed only in part: {names}")
+        return "; ".join(parts)
+
+
 class SkippedFile(Struct, frozen=True, kw_only=True):
     """A file of a known language that is not in the map, with the reason."""
 
@@ -74,7 +100,8 @@ class SkippedFile(Struct, frozen=True, kw_only=True):
 class MapSummary(Struct, frozen=True, kw_only=True):
     """The extent of the map of one tree; `parsed` files were new to the index, in `seconds`.
 
-    `complete` is false if the time limit came first: the next call continues from there.
+    `complete` is false if the time limit came first: the next call continues from there. `skipped_left_out` more
+    files than those of `skipped` are not in the map.
     """
 
     tree: str
@@ -83,6 +110,7 @@ class MapSummary(Struct, frozen=True, kw_only=True):
     seconds: float
     complete: bool
     skipped: tuple[SkippedFile, ...] = ()
+    skipped_left_out: int = 0
 
 
 class LibraryEntry(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
@@ -261,7 +262,7 @@ class Depot:
         """Return a blob's size in bytes."""
         return self.reader.size(bytes.fromhex(id))
 
-    def entries(self, tree: str, prefix: str = "") -> tuple[PathEntry, ...]:
+    def entries(self, tree: str, prefix: str = "", *, most: int | None = None) -> tuple[PathEntry, ...]:
         """Return all files, links and submodules of a tree, or of its directory `prefix`, in git's order."""
         start, path = bytes.fromhex(tree), os.fsencode(prefix.strip("/"))
         if path:
@@ -269,7 +270,7 @@ class Depot:
             if found is None or not found.is_tree:
                 return ()
             start, path = found.id, path + b"/"
-        walked = self.reader.walk(start, path)
+        walked = islice(self.reader.walk(start, path), most)
         return tuple(PathEntry(path=os.fsdecode(name), mode=e.mode, id=e.id.hex()) for name, e in walked)
 
     def lookup(self, tree: str, path: str) -> PathEntry | None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -77,6 +78,13 @@ class HostCommand(Struct, frozen=True, kw_only=True):
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+
+    def run(self, *, seconds: float) -> subprocess.CompletedProcess[bytes]:
+        """Run it without input to its end. Raises `subprocess.TimeoutExpired`."""
+        environment = dict(self.environment)
+        return subprocess.run(
+            self.argv, env=environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds
+        )
 
 
 def find_remote(repository: Repository, name: str, protocols: Iterable[str], *, push: bool = False) -> Remote:

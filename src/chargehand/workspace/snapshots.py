@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 
 from chargehand.core.errors import RepositoryError
@@ -52,11 +51,10 @@ class RepositorySnapshot(Depot):
         """The bytes that the directory takes on disk, with an index beside the repository."""
         return tree_bytes(self.root)[1]
 
-    def entries(self, tree: str, prefix: str = "") -> tuple[PathEntry, ...]:
-        """Return all entries of a tree. Raises `RepositoryError` (`base_tree`): too deep, or too many."""
+    def entries(self, tree: str, prefix: str = "", *, most: int | None = None) -> tuple[PathEntry, ...]:
+        """Return all entries as `Depot` does. Raises `RepositoryError` (`base_tree`): too deep, or too many."""
         check_depth(self.reader, bytes.fromhex(tree))
-        walked = islice(self.reader.walk(bytes.fromhex(tree)), _MOST_FILES + 1)
-        found = tuple(PathEntry(path=os.fsdecode(name), mode=e.mode, id=e.id.hex()) for name, e in walked)
+        found = super().entries(tree, prefix, most=_MOST_FILES + 1 if most is None else most)
         if len(found) > _MOST_FILES:
             raise RepositoryError(
                 f"the repository has more than {_MOST_FILES} files",
@@ -83,14 +81,7 @@ class RepositorySnapshot(Depot):
         """
         command = snapshot_command(self.git, _check_owner(source), _REF)
         try:
-            done = subprocess.run(
-                command.argv,
-                env=dict(command.environment),
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_SECONDS,
-            )
+            done = command.run(seconds=_SECONDS)
         except subprocess.TimeoutExpired:
             raise _source_error(source, f"git did not end in {_SECONDS:.0f} s") from None
         if done.returncode:
@@ -106,7 +97,8 @@ class RepositorySnapshot(Depot):
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Wait until no other process changes the snapshot, and hold it."""
-        with hold_lock(self.root / "locks" / "snapshot.lock"):
+        # Not inside the directory, which may be removed by then.
+        with hold_lock(self.root.parent / ".locks" / f"{self.root.name}.lock"):
             yield
 
     def remove(self) -> None:

@@ -270,7 +270,8 @@ class _AttemptLoop:
         """Return an answer of the repository map about the tree of the last recorded act."""
         assert self._context.code_map is not None
         assert self._tree is not None
-        return await asyncio.to_thread(self._context.code_map.answer, self._tree, question, words)
+        answer, directory = self._context.code_map.answer, self._assignment.directory
+        return await asyncio.to_thread(answer, self._tree, question, words, directory=directory)
 
     def _apply_opening(self, output: Any) -> None:
         self._mark_messages_seen(output["said"])

@@ -125,14 +125,7 @@ def _login(forge: Forge) -> RemoteLogin | None:
 
 def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
     try:
-        done = subprocess.run(
-            command.argv,
-            env=dict(command.environment),
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-        )
+        done = command.run(seconds=_SECONDS)
     except subprocess.TimeoutExpired:
         raise ForgeError("unreachable", f"cannot {what}: git did not end in {_SECONDS:.0f} s") from None
     if done.returncode:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from chargehand.configuration.extras import has_extra
 from chargehand.core.config import KnowledgeConfig
-from chargehand.core.errors import InfrastructureError
+from chargehand.core.errors import ChargehandError, InfrastructureError
 from chargehand.core.ports import CodeMap
 from chargehand.core.text import printable, shown_path
+from chargehand.sandbox.contract import WORKSPACE
 from chargehand.workspace.depot import Depot
 
 if TYPE_CHECKING:  # loaded by the first attempt that has a map
@@ -21,6 +23,7 @@ if TYPE_CHECKING:  # loaded by the first attempt that has a map
     from chargehand.knowledge.maps import RepositoryMap
     from chargehand.knowledge.records import CodeHit, LibraryHit
 
+_LOG = logging.getLogger("chargehand.knowledge")
 # A mission begins without the map if indexing takes longer; the next one continues there.
 _OPENING_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
@@ -72,28 +75,40 @@ class ProjectMap:
         found = self._map(tree)
         try:
             return found.render(request) if found.bring(seconds=_OPENING_SECONDS).complete else ""
-        except InfrastructureError:  # a full disk, say: the agent works without the map
+        except ChargehandError as error:  # a full disk, say: the agent works without the map
+            _LOG.warning("a mission begins without the repository map: %s", error.message)
             return ""
 
-    def answer(self, tree: str, question: str, words: Sequence[str], /) -> str:
+    def answer(self, tree: str, question: str, words: Sequence[str], /, *, directory: str = "") -> str:
         """Return the answer to a question; see `CodeMap.answer`."""
         if question == "search_library":
-            found_in = self._library.search(" ".join(words), seconds=_ANSWER_SECONDS)[0] if self._library else ()
-            texts = [_LIBRARY_NOTE, *map(describe_library_hit, found_in)]
-            return "\n\n".join(texts) if found_in else "nothing found"
+            return self._search_library(" ".join(words))
         found = self._map(tree)
         if not found.bring(seconds=_ANSWER_SECONDS).complete:
             raise InfrastructureError("it is not complete yet", code="map_not_ready", hint="ask again later")
+        targets = [_in_tree(word) for word in words]
         match question:
             case "search_code":
-                hits = found.search_code(" ".join(words))
+                answers = [found.search_code(" ".join(words))]
             case "who_calls":
-                hits = tuple(hit for word in words for hit in found.who_calls(word))
+                answers = [found.who_calls(word) for word in words]
             case "impact_of":
-                hits = found.impact_of(words)
+                answers = [found.impact_of(targets, directory=directory)]
             case _:
-                hits = found.tests_for(words)
-        return "\n".join(map(describe_hit, hits)) or "nothing found"
+                answers = [found.tests_for(targets, directory=directory)]
+        lines = [line for each in answers for line in [*map(describe_hit, each.hits), each.note()] if line]
+        return "\n".join(lines) or "nothing found"
+
+    def _search_library(self, words: str) -> str:
+        hits, problems = self._library.search(words, seconds=_ANSWER_SECONDS) if self._library else ((), ())
+        texts = [_LIBRARY_NOTE, *map(describe_library_hit, hits)] if hits else ["nothing found"]
+        return "\n\n".join([*texts, *(f"not searched: {each.name}: {each.message}" for each in problems)])
+
+
+def _in_tree(target: str) -> str:
+    """Return an absolute path of the sandbox as one of the tree; symbols and relative paths stay as they are."""
+    inside = PurePosixPath(target)
+    return f"/{inside.relative_to(WORKSPACE)}" if inside.is_relative_to(WORKSPACE) else target
 
 
 def describe_hit(hit: CodeHit) -> str:

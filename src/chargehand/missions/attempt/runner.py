@@ -310,7 +310,7 @@ class AttemptRunner:
         # Imported here: it loads the tools of native agents, of which most other agents need nothing.
         from chargehand.agents.map_service import MapService
 
-        return None, MapService(code_map, saved, assignment.role)
+        return None, MapService(code_map, saved, assignment.role, directory=assignment.directory)
 
     async def _open_snippets(self, agent: Agent, attempt: str) -> Snippets | None:
         """Return the runner of a native agent's snippets; if it is unavailable, log the reason."""
