@@ -1,1 +1,1 @@
-"""Commands of what missions learn from earlier ones."""
+"""Commands of knowledge: what missions learned, the repository map, the reference library."""

@@ -164,12 +164,12 @@ COMMANDS: Mapping[str, Mapping[str, Place]] = {
             "Show actions (`git …`, `exec --detach`), cancel them, answer their questions.",
         ),
         "map": (
-            "chargehand.cli.execution",
+            "chargehand.cli.knowledge.map",
             "map_",
             "Show the files that a request is likely about, or ask who uses what.",
         ),
         "library": (
-            "chargehand.cli.execution",
+            "chargehand.cli.knowledge.library",
             "library",
             "Search other people's repositories that you chose, with the licence of each file.",
         ),
