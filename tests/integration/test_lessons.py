@@ -15,11 +15,20 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.integration.mission_kit import CHECK, GOLD
+from tests.library_kit import git
 from tests.native_kit import FINISH, MENDS, NativeKit, edit, says, scripted
 from tests.server_kit import API, serving
 
-from chargehand.app.knowledge import LessonEntry, add_lesson, forget_lesson, list_lessons, share_lesson
-from chargehand.core.errors import NotFoundError
+from chargehand.app.knowledge import (
+    LessonEntry,
+    add_lesson,
+    forget_lesson,
+    list_lessons,
+    request_proposal,
+    share_lesson,
+)
+from chargehand.app.requests import plan_request, record_mission
+from chargehand.core.errors import NotFoundError, UsageError
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import LessonsRecalled, RecalledLesson
 from chargehand.core.state import MissionState
@@ -404,3 +413,34 @@ def test_a_damaged_row_is_found_by_the_check_and_hides_no_other_lesson(kit: Less
         assert not any(good in problem for problem in app.store.lessons.problems())
         forget_lesson(app, bad, by=owner(app))
         assert not list(app.store.lessons.problems())
+
+
+def test_proposed_lessons_are_a_change_of_agents_md_that_waits_for_a_person(kit: LessonKit) -> None:
+    core = kit.repository / "calc/core.py"
+    core.write_text(core.read_text().replace("a - b", "a + b"))
+    git(kit.repository, "commit", "-qam", "mended")
+    expected: list[str] = []
+    for text in ("the parser's tests need LC_ALL=C", "never $(touch pwned) `quote` \\n\n# Heading"):
+        with kit.opened() as app:
+            project = app.projects.find(kit.repository).id
+            noted = add_lesson(app, text, ["src/*.py"], project=project, by=owner(app))
+            request = request_proposal(app, [noted.lesson, noted.lesson], repo=kit.repository, by=owner(app))
+            request, plan = plan_request(app, request)
+            mission = record_mission(app, request, plan=plan)
+        state = kit.work(mission)
+        assert (state.status, [each.code for each in state.reasons]) == ("waiting", ["runs_later"])
+        state = kit.promote(mission)
+        assert state.status == "promoted", state.reasons
+        assert git(kit.repository, "diff", "--name-only", "HEAD", str(state.commit)).split() == ["AGENTS.md"]
+        git(kit.repository, "merge", "-q", "--ff-only", str(state.commit))
+        # The newest come first.
+        expected = [f"- {' '.join(text.split())} (`src/*.py`)", *expected]
+        written = (kit.repository / "AGENTS.md").read_text()
+        assert written == "## Lessons of missions\n\n" + "\n\n".join(expected) + "\n"
+
+
+def test_a_lesson_of_another_project_is_not_proposed(kit: LessonKit) -> None:
+    with kit.opened() as app:
+        noted = add_lesson(app, "mind the gap", (), project="other", by=owner(app))
+        with pytest.raises(UsageError, match=f"{noted.lesson} is a lesson of another project"):
+            request_proposal(app, [noted.lesson], repo=kit.repository, by=owner(app))

@@ -107,7 +107,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "decision": "why list replay reliability forecasts rollouts look",
         "forge": "login logout list test watch",
         "knowledge": "import list show query update export remove",
-        "memory": "list show add share forget",
+        "memory": "list show add share forget propose",
         "library": "add update list search remove",
         "branch": "clean",
         "alerts": "list test",

@@ -7,6 +7,7 @@ author, and to all users of its project once it is shared.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chargehand.configuration.extras import require_extra
+from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import (
     ChargehandError,
     InfrastructureError,
@@ -41,6 +43,7 @@ from chargehand.knowledge.lessons import (
     find_contradictions,
     read_lessons,
     render_lesson,
+    summarize_lesson,
     write_note,
 )
 from chargehand.knowledge.lessons_effect import ForgottenLesson as ForgottenLesson
@@ -59,6 +62,13 @@ if TYPE_CHECKING:
 LARGEST_FILE = 1_000_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _AUTHOR = "chargehand"
+# Adds lines to the section of AGENTS.md, which is made if missing; the newest come first.
+_APPEND = """
+heading='## Lessons of missions'
+touch AGENTS.md && [ -z "$(tail -c1 AGENTS.md)" ] || echo >> AGENTS.md
+grep -qxF "$heading" AGENTS.md || { [ ! -s AGENTS.md ] || echo; echo "$heading"; } >> AGENTS.md
+{ echo; printf '%s\\n' "$1"; } > /tmp/rules && sed -i "/^$heading\\$/r /tmp/rules" AGENTS.md
+"""
 # Two updates at once take turns; more than so many in a row would be a fault of ours.
 _MOST_TRIES = 20
 
@@ -345,6 +355,32 @@ def share_lesson(app: App, lesson: str, *, by: Caller) -> LessonEntry:
     app.store.lessons.share(row.id)
     app.store.access_log.append(_actor(by), "memory.share", row.id)
     return show_lesson(app, row.id, by=by)
+
+
+def request_proposal(app: App, lessons: Sequence[str], *, repo: Path | None, by: Caller) -> RunRequest:
+    """Return the request of a mission that writes lessons into AGENTS.md.
+
+    Its agent is a command, so no model is paid and no text is invented. Like any change of AGENTS.md, the result
+    waits for a person. Raises `NotFoundError`, and `UsageError` for a lesson of another project.
+    """
+    project = app.projects.find(repo).id
+    entries = [show_lesson(app, each, by=by) for each in dict.fromkeys(lessons)]
+    for each in entries:
+        if each.project != project:
+            raise UsageError(
+                f"{each.lesson} is a lesson of another project",
+                hint="`chargehand memory list` shows those of this one",
+            )
+    rules = "\n".join(f"- {summarize_lesson(each.content)}" for each in entries)
+    command = shlex.join(("sh", "-c", _APPEND, "sh", rules))
+    names = ", ".join(each.lesson for each in entries)
+    return RunRequest(
+        text=f"Add to AGENTS.md what missions learned: {names}",
+        repo=repo,
+        agent=f"command:{command}",
+        attempts="1",
+        yes=True,
+    )
 
 
 def forget_lesson(app: App, lesson: str, *, by: Caller) -> ForgottenLesson:

@@ -28,6 +28,8 @@ MatchPaths = Callable[[tuple[str, ...]], Callable[[str], bool]]
 MOST_SEARCHED = 500
 # With how many earlier ones about the same test and path a lesson is compared.
 _COMPARED = 50
+# Characters of a lesson in one line.
+_LONGEST_SUMMARY = 400
 # A mission gets at most so many lessons, and 1,200 tokens of them at three bytes each.
 MOST_LESSONS = 3
 MOST_BYTES = 3_600
@@ -170,6 +172,18 @@ def render_lesson(lesson: Lesson) -> str:
         parts.append(f"The change {passed}:\n{content.change}")
     text = "\n".join(parts).encode("utf-8", "replace")
     return text[: MOST_BYTES // MOST_LESSONS].decode("utf-8", "ignore")
+
+
+def summarize_lesson(content: LessonContent) -> str:
+    """Return a lesson as one line for people who write rules: what failed or was said, and where."""
+    paths = ", ".join(f"`{path}`" for path in content.paths)
+    if content.message:
+        text = f"{content.message} ({paths})" if paths else content.message
+    else:
+        where = f" in {paths}" if paths else ""
+        tests = f" ({', '.join(content.tests)})" if content.tests else ""
+        text = f"`{content.check}` failed{tests} before a change{where}: {content.error}"
+    return printable(" ".join(text.split()))[:_LONGEST_SUMMARY]
 
 
 def find_contradictions(lessons: Sequence[Lesson]) -> dict[str, tuple[str, ...]]:

@@ -42,6 +42,7 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     "branch clean": _HERE,
     **dict.fromkeys(("bench check", "bench run", "bench resume"), _HERE),
     **dict.fromkeys(("bench list", "bench show", "bench compare", "bench export", "bench learn"), _HERE),
+    "memory propose": "its agent is a command, and clients of a server choose configured agents only",
     "map": "it reads any commit of your checkout, and may index it for minutes",
     **dict.fromkeys(
         ("library add", "library update", "library list", "library search", "library remove"),

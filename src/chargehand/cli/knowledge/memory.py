@@ -134,3 +134,28 @@ def _headline(entry: LessonEntry) -> str:
     content = entry.content
     first = content.tests[0] if content.tests else content.message or content.check or content.request
     return first.splitlines()[0][:_SHOWN] if first else ""
+
+
+@memory.command()
+@click.argument("lessons", nargs=-1, required=True, metavar="LESSON...")
+@repo_option
+@json_option
+def propose(lessons: tuple[str, ...], repo: Path | None, out: Output) -> int:
+    """Propose lessons for AGENTS.md, where every agent reads them.
+
+    A mission adds a line for each and runs the checks. It waits for you, since agents obey that file: look at the
+    change (`chargehand mission diff`), and promote or discard it.
+
+    \b
+    Example:
+      chargehand memory propose l-1m8q
+    """
+    from chargehand.app.composition import App
+    from chargehand.app.knowledge import request_proposal
+    from chargehand.app.requests import plan_request, record_mission
+    from chargehand.cli.terminal.running import leave_to_worker
+    from chargehand.identity.accounts import owner
+
+    with App.open() as app:
+        request, plan = plan_request(app, request_proposal(app, lessons, repo=repo, by=owner(app)))
+        return leave_to_worker(app, out, record_mission(app, request, plan=plan))
