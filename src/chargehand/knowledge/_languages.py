@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
-from pathlib import PurePosixPath
 from typing import Any
 
 from msgspec import Struct
@@ -87,7 +87,7 @@ def _by_suffix() -> dict[str, str]:
 
 def language_of(path: str) -> str | None:
     """Return the language of a file by its suffix, `None` if it is not in the table."""
-    return _by_suffix().get(PurePosixPath(path).suffix.lower())
+    return _by_suffix().get(posixpath.splitext(path)[1].lower())
 
 
 @cache
@@ -103,9 +103,8 @@ def is_test_file(path: str) -> bool:
 
 def is_test(path: str, name: str, kind: str) -> bool:
     """Return whether a definition is a test: marked as one, or a function of a test file with a test's name."""
-    if kind == "test":
-        return True
+    if kind not in ("function", "method") or not is_test_file(path):
+        return kind == "test"
     language = language_of(path)
-    if language is None or kind not in ("function", "method") or not is_test_file(path):
-        return False
+    assert language is not None
     return re.search(languages()[language].test_names, name) is not None

@@ -109,7 +109,10 @@ class RepositoryMap:
             references.sort(
                 key=lambda each: (order.index(each.kind), is_test_file(each.path), each.path, each.line)
             )
-            hits = [_caller(graph, each, name, kind=each.kind) for each in references[:most]]
+            hits = [
+                _caller(each, graph.definition_at(each.file, each.within), name, kind=each.kind)
+                for each in references[:most]
+            ]
             return CodeHits(hits=tuple(hits), left_out=len(references) - len(hits))
 
     def impact_of(self, targets: Sequence[str], *, directory: str = "", most: int = _MOST_IMPACT) -> CodeHits:
@@ -199,9 +202,10 @@ class _UserWalk:
                 break
             added += 1
             self._seen.add(key)
-            self.hits.append(_caller(self._graph, reference, name, depth=distance))
-            if (row := self._graph.definition_at(*key)) is not None:
-                following.append(row)
+            around = self._graph.definition_at(*key)
+            self.hits.append(_caller(reference, around, name, depth=distance))
+            if around is not None:
+                following.append(around)
         return following
 
 
@@ -260,8 +264,10 @@ def _hit_of(row: DefinitionRow) -> CodeHit:
     return CodeHit(path=row.path, line=row.line, name=row.qualified, kind=row.kind, signature=row.signature)
 
 
-def _caller(graph: CodeGraph, reference: ReferenceRow, name: str, *, kind: str = "", depth: int = 0) -> CodeHit:
-    around = graph.definition_at(reference.file, reference.within)
+def _caller(
+    reference: ReferenceRow, around: DefinitionRow | None, name: str, *, kind: str = "", depth: int = 0
+) -> CodeHit:
+    """Return a reference as a hit, with the definition around it."""
     if around is None:
         return CodeHit(
             path=reference.path, line=reference.line, name="", kind=kind or "file", via=name, depth=depth
