@@ -14,7 +14,7 @@ from tests.architecture.trees import nodes as nodes_of
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
-LONGEST_MODULE, LONGEST_FUNCTION = 550, 64
+LONGEST_MODULE, LONGEST_FUNCTION, LARGEST_FOLDER = 550, 64, 25
 BROAD_EXCEPTS = {
     # file below src/chargehand: number; each is the boundary of a process, connection, thread or given target
     "cli/terminal/failures.py": 1,
@@ -24,7 +24,6 @@ BROAD_EXCEPTS = {
     "server/_feed.py": 1,
     "app/worker.py": 2,
     "missions/delivery/targets.py": 1,
-    "missions/results/lessons.py": 1,
     "sandbox/process/sandbox_launcher.py": 1,
     "sandbox/process/exec_protocol.py": 1,
     "sandbox/inside/snippet.py": 2,
@@ -59,6 +58,11 @@ def test_modules_and_functions_are_short(modules: Modules) -> None:
         and (node.end_lineno or 0) - node.lineno + 1 > LONGEST_FUNCTION
     ]
     assert not long, "a function needs more than a screen"
+
+
+def test_folders_have_few_modules() -> None:
+    folders = collections.Counter(path.parent for path in SOURCES)
+    assert {name(folder): count for folder, count in folders.items() if count > LARGEST_FOLDER} == {}
 
 
 def test_broad_excepts_are_only_at_listed_boundaries(modules: Modules) -> None:

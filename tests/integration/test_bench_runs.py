@@ -23,7 +23,7 @@ from chargehand.bench.results import RunDirectory, create_run, find_run
 from chargehand.bench.runner import BenchRunner, bench_root, check_suite, new_run, outcome_digest
 from chargehand.bench.suites import load_suite
 from chargehand.configuration.locations import state_home
-from chargehand.core.choices import ChoiceOutcome
+from chargehand.core.choices import BenchmarkTally
 from chargehand.core.errors import RefusedError, StoreError, UsageError
 from chargehand.store.evidence import BenchEvidence
 
@@ -87,7 +87,7 @@ def finish(cli: Cli, run: RunDirectory, suite: BenchSuite, jobs: int = 1) -> tup
     return asyncio.run(BenchRunner(run, suite, cli.environ, jobs=jobs).work())
 
 
-def evidence(cli: Cli) -> tuple[ChoiceOutcome, ...]:
+def evidence(cli: Cli) -> tuple[BenchmarkTally, ...]:
     return BenchEvidence(state_home(cli.environ)).read()
 
 
@@ -126,12 +126,14 @@ def test_a_run_from_start_to_export(cli: Cli, root: Path, tmp_path: Path) -> Non
     assert [(each.id, each.unsupported) for each in tasks.problems] == [("one", ""), ("two", "")]
     shown = cli.say("bench", "show", "good", cwd=tmp_path, as_json=False)
     assert "2 solved, 0 false green" in shown.stdout
-    for name, good in (("good", [True, True]), ("bad", [False, False])):
+    for name in ("good", "bad"):
         learned = cli.say("bench", "learn", name, cwd=tmp_path).document
         assert (learned["run"], learned["attempts"]) == (name, 2)
-        assert [each.is_good for each in evidence(cli) if each.work.startswith(name)] == good
+    assert [(each.attempts, each.good) for each in evidence(cli)] == [(2, 0), (2, 2)]
     assert cli.say("bench", "learn", "bad", "--forget", cwd=tmp_path).document["attempts"] == 0
-    assert [(each.is_good, each.kind) for each in evidence(cli)] == [(True, f"bench/{root.name}")] * 2
+    assert [(each.good, each.kind) for each in evidence(cli)] == [(2, f"bench/{root.name}")]
+    again = cli.say("bench", "learn", "good", cwd=tmp_path, as_json=False)
+    assert "chargehand config set decisions.learned true" in again.stdout
     cli.refused("not_found", 2, "bench", "learn", "bad", "--forget", cwd=tmp_path)
     cli.refused("not_found", 2, "bench", "learn", "../good", "--forget", cwd=tmp_path)
     cli.refused("not_found", 2, "bench", "show", "nothing", cwd=tmp_path)

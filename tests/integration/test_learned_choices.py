@@ -16,7 +16,7 @@ from chargehand.app.composition import App
 from chargehand.app.requests import plan_request, record_mission
 from chargehand.app.worker import Worker
 from chargehand.configuration.run_options import RunRequest
-from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome
+from chargehand.core.choices import BenchmarkTally, Candidate, ChoiceHistory, ChoiceOutcome
 from chargehand.core.errors import UsageError
 from chargehand.core.state import MissionState
 from chargehand.decisions.decider import Decider
@@ -113,19 +113,13 @@ def test_the_first_mission_of_a_project_learns_from_benchmarks(tmp_path: Path) -
     project.configure("[decisions]\nlearned = true\nexplore = false\n")
     with App.open(environ=project.environ, cwd=project.repo) as app:
         for run, good in (("a", "broken"), ("b", "works")):
-            app.store.evidence.write(
-                run,
-                [
-                    ChoiceOutcome(
-                        candidate=Candidate(agent=agent),
-                        is_good=agent == good,
-                        kind="bench/suite",
-                        work=f"{run}/{number}",
-                    )
-                    for number in range(20)
-                    for agent in AGENTS
-                ],
-            )
+            tallies = [
+                BenchmarkTally(
+                    candidate=Candidate(agent=agent), kind="bench/suite", attempts=20, good=20 * (agent == good)
+                )
+                for agent in AGENTS
+            ]
+            app.store.evidence.write(run, tallies)
         app.store.evidence.remove("a")
     learned = project.run(1)
     assert learned.request is not None

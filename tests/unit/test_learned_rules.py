@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from random import Random
@@ -15,6 +16,7 @@ from test_decision_rules import contexts
 
 from chargehand.core.choices import (
     AgentFacts,
+    BenchmarkTally,
     Candidate,
     Choice,
     ChoiceContext,
@@ -105,8 +107,25 @@ def test_outcomes_of_another_project_count_less_than_its_own() -> None:
 
 
 def benchmarks(solved: dict[str, int], *, suite: str = "bench/s", problems: int = 40) -> ChoiceHistory:
-    ends = [(model, number < many, 0.5) for model, many in solved.items() for number in range(problems)]
-    return ChoiceHistory(benchmarks=outcomes(*ends, kind=suite).outcomes)
+    tallies = [
+        BenchmarkTally(
+            candidate=Candidate(agent="native", model=model),
+            kind=suite,
+            attempts=problems,
+            good=many,
+            priced=problems,
+            log_cost=problems * math.log(0.5),
+        )
+        for model, many in solved.items()
+    ]
+    return ChoiceHistory(benchmarks=tuple(tallies))
+
+
+def test_runs_of_one_suite_count_as_one_with_all_their_attempts() -> None:
+    one = benchmarks({"one": 10, "two": 30})
+    halves = benchmarks({"one": 5, "two": 15}, problems=20)
+    twice = replace(halves, benchmarks=halves.benchmarks * 2)
+    assert MEANS.choose(request("one", "two"), twice) == MEANS.choose(request("one", "two"), one)
 
 
 def test_benchmarks_rank_models_before_the_first_outcome_and_are_outweighed_by_outcomes() -> None:

@@ -32,6 +32,7 @@ class Answers:
     def __init__(self, *, has_library: bool = False) -> None:
         self.has_library = has_library
         self.together = self.most_together = 0
+        self.begun, self.released = threading.Semaphore(0), threading.Semaphore(0)
         self._lock = threading.Lock()
 
     def render(self, tree: str, request: str, /) -> str:
@@ -42,6 +43,9 @@ class Answers:
             self.together += 1
             self.most_together = max(self.most_together, self.together)
         try:
+            self.begun.release()
+            if "hold" in words:
+                self.released.acquire()
             if "lost" in words:
                 raise NotFoundError("no symbol 'lost'", code="symbol_not_found")
             if "broken" in words:
@@ -123,9 +127,18 @@ async def test_a_long_answer_is_shortened() -> None:
 
 async def test_one_query_runs_at_a_time() -> None:
     code_map = Answers()
-    async with client_of(opened(code_map)) as client, anyio.create_task_group() as group:
-        for number in range(12):
-            group.start_soon(lambda number=number: said(client, "search_code", words=f"word{number}"))
+    service = opened(code_map)
+    message = {
+        "jsonrpc": "2.0",
+        "method": "tools/call",
+        "params": {"name": "who_calls", "arguments": {"symbol": "hold"}},
+    }
+    async with anyio.create_task_group() as group:
+        for number in range(3):
+            group.start_soon(service.answer, {**message, "id": number})
+        for _ in range(3):
+            await anyio.to_thread.run_sync(code_map.begun.acquire)
+            code_map.released.release()
     assert code_map.most_together == 1
 
 

@@ -352,3 +352,8 @@ def list_teams(environ: Mapping[str, str]) -> TeamList:
 def role_names(environ: Mapping[str, str]) -> list[str]:
     """Return the names of the roles outside any repository. Raises `ConfigError` for unreadable files."""
     return sorted({file.name for file in RoleCatalogue(environ).files()})
+
+
+def team_names(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the teams, shipped ones and the user's."""
+    return list(team_files(environ))

@@ -1,13 +1,16 @@
-"""The results of a run as outcomes that choices of agents and models learn from."""
+"""The results of a run as evidence that choices of agents and models learn from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable
+
+from msgspec.structs import replace
 
 from chargehand.app.composition import App
 from chargehand.bench.records import BenchResult
 from chargehand.bench.results import RunDirectory
-from chargehand.core.choices import Candidate, ChoiceOutcome, task_work
+from chargehand.core.choices import BenchmarkTally, Candidate
 
 # Of a problem without a validator, or after an error that is not the agent's, nothing is known.
 _SAY_NOTHING = ("unvalidated", "error")
@@ -16,27 +19,30 @@ _SAY_NOTHING = ("unvalidated", "error")
 def learn_run(app: App, run: RunDirectory) -> int:
     """Let choices learn from the present results of a run; return the number of attempts. Raises `StoreError`."""
     header = run.header
-    outcomes = tuple(read_outcomes(header.id, header.name, run.results()))
-    app.store.evidence.write(header.id, outcomes)
-    return len(outcomes)
+    tallies = tally_results(header.name, run.results())
+    app.store.evidence.write(header.id, tallies)
+    return sum(each.attempts for each in tallies)
 
 
-def read_outcomes(run: str, suite: str, results: Iterable[BenchResult]) -> Iterator[ChoiceOutcome]:
-    """Yield the outcomes of all attempts; the suite is their kind of work.
+def tally_results(suite: str, results: Iterable[BenchResult]) -> tuple[BenchmarkTally, ...]:
+    """Return the attempts of each agent with its model; the suite is their kind of work.
 
-    The validator decides whether the last attempt of a trial was good; those before it were not. Cost and time
-    are known for the whole trial, and are divided evenly.
+    The validator decides whether the last attempt of a trial was good; those before it were not. The cost is known
+    for the whole trial, and is divided evenly.
     """
+    found: dict[Candidate, BenchmarkTally] = {}
     for each in results:
         if each.outcome in _SAY_NOTHING:
             continue
-        count = max(each.attempts, 1)
-        for number in range(1, count + 1):
-            yield ChoiceOutcome(
-                candidate=Candidate(agent=each.agent, model=each.model),
-                is_good=each.outcome == "solved" and number == count,
-                cost_usd=None if each.cost_usd is None else each.cost_usd / count,
-                kind=f"bench/{suite}",
-                work=task_work(run, f"{each.problem}/{each.sample}"),
-                seconds=each.seconds / count,
-            )
+        candidate, count = Candidate(agent=each.agent, model=each.model), max(each.attempts, 1)
+        none = BenchmarkTally(candidate=candidate, kind=f"bench/{suite}", attempts=0, good=0)
+        so_far = found.get(candidate, none)
+        priced = count if each.cost_usd else 0
+        found[candidate] = replace(
+            so_far,
+            attempts=so_far.attempts + count,
+            good=so_far.good + (each.outcome == "solved"),
+            priced=so_far.priced + priced,
+            log_cost=so_far.log_cost + (priced * math.log(each.cost_usd / count) if each.cost_usd else 0.0),
+        )
+    return tuple(found.values())

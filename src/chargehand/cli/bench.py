@@ -300,8 +300,11 @@ def learn(out: Output, name: str, forget: bool) -> None:
             count = 0
         else:
             count = learn_run(app, _find(name))
+        is_used = app.user_configuration().config.decisions.learned
     out.document({"run": name, "attempts": count})
     out.text(f"{count} attempts of {name} count as evidence for choices")
+    if count and not is_used:
+        out.text("no choice uses them yet: chargehand config set decisions.learned true")
 
 
 def _write(path: Path, content: bytes) -> None:

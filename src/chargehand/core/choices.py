@@ -273,14 +273,25 @@ class ChoiceOutcome(Struct, frozen=True, kw_only=True):
     proved_right: bool | None = None
 
 
-class ChoiceHistory(Struct, frozen=True, kw_only=True):
-    """The outcomes of earlier choices, oldest first.
+class BenchmarkTally(Struct, frozen=True, kw_only=True):
+    """The attempts of a candidate at one kind of work that is not the user's.
 
-    `benchmarks` are outcomes of other kinds of work: they tell how agents and models compare before any choice.
+    `priced` of them have a known cost above 0, and `log_cost` is the sum of the logarithms of these costs in USD.
     """
 
+    candidate: Candidate
+    kind: str
+    attempts: int
+    good: int
+    priced: int = 0
+    log_cost: float = 0.0
+
+
+class ChoiceHistory(Struct, frozen=True, kw_only=True):
+    """The outcomes of earlier choices, oldest first, and the benchmarks that a person lets choices learn from."""
+
     outcomes: tuple[ChoiceOutcome, ...] = ()
-    benchmarks: tuple[ChoiceOutcome, ...] = ()
+    benchmarks: tuple[BenchmarkTally, ...] = ()
 
     def after(self, outcome: ChoiceOutcome) -> ChoiceHistory:
         """Return the history with one more outcome."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from chargehand.core.choices import Candidate, ChoiceHistory, ChoiceOutcome, PossibleCandidate
-from chargehand.decisions.routing.prior import PriorRow
+from chargehand.decisions.routing.prior import ArmTally
 from chargehand.decisions.routing.published import add_published_prior
 from chargehand.decisions.routing.records import (
     AttemptEnds,
@@ -38,13 +38,21 @@ def make_arm(each: PossibleCandidate) -> RouterCandidate:
 
 def add_known_priors(candidates: Sequence[RouterCandidate], history: ChoiceHistory) -> tuple[RouterCandidate, ...]:
     """Return the candidates with what published outcomes and the benchmarks of the history tell about them."""
+    # A candidate may know the provider's name of its model, by which published outcomes are found.
     models = {each.id: each.model for each in candidates}
-    rows = []
-    for each in history.benchmarks:
-        agent, name = each.candidate.agent, each.candidate.model or ""
-        model = models.get(name_arm(each.candidate), name)
-        rows.append(PriorRow(kind=each.kind, agent=agent, model=model, solved=each.is_good, cost=each.cost_usd))
-    return add_published_prior(candidates, rows)
+    tallies = tuple(
+        ArmTally(
+            kind=each.kind,
+            agent=each.candidate.agent,
+            model=models.get(name_arm(each.candidate), each.candidate.model or ""),
+            attempts=each.attempts,
+            good=each.good,
+            priced=each.priced,
+            log_cost=each.log_cost,
+        )
+        for each in history.benchmarks
+    )
+    return add_published_prior(candidates, tallies)
 
 
 def describe_estimate(chance: float, price: float, *, costs: int, outcomes: int) -> str:

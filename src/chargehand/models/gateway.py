@@ -101,8 +101,9 @@ class Gateway:
 
     Answers chat completions, messages, responses and Gemini's `generateContent`, counts of tokens, embeddings and
     `GET /v1/models`, with or without `/v1`, to every client that has `token`. If a model speaks another dialect
-    than the request, the request is translated. The caller owns the upstreams. `providers` tracks which providers
-    are down, and is best shared between gateways; `redact` removes secrets from the providers' error messages.
+    than the request, the request is translated. The tools of the attempt answer at `/mcp`. The caller owns the
+    upstreams. `providers` tracks which providers are down, and is best shared between gateways; `redact` removes
+    secrets from the providers' error messages.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Outcomes of benchmarks that the user counts as evidence for choices: one file for each run."""
+"""Tallies of benchmarks that the user counts as evidence for choices: one file for each run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from chargehand.core.choices import ChoiceOutcome
+from chargehand.core.choices import BenchmarkTally
 from chargehand.core.codec import unpack_as
 from chargehand.core.errors import NotFoundError, StoreError
 from chargehand.store.database.connection import typed_errors
@@ -20,15 +20,15 @@ class BenchEvidence:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._place = home / "bench" / "evidence"
-        self._known: tuple[object, tuple[ChoiceOutcome, ...]] = (None, ())
+        self._known: tuple[object, tuple[BenchmarkTally, ...]] = (None, ())
 
-    def write(self, run: str, outcomes: Sequence[ChoiceOutcome]) -> None:
-        """Replace the outcomes of a run; raises `StoreError`."""
+    def write(self, run: str, tallies: Sequence[BenchmarkTally]) -> None:
+        """Replace the tallies of a run; raises `StoreError`."""
         with typed_errors(self._home):
-            write_whole(self._place / run, msgspec.msgpack.encode(tuple(outcomes)), durable=True)
+            write_whole(self._place / run, msgspec.msgpack.encode(tuple(tallies)), durable=True)
 
     def remove(self, run: str) -> None:
-        """Remove the outcomes of a run; raises `NotFoundError` without any, `StoreError`."""
+        """Remove the tallies of a run; raises `NotFoundError` without any, `StoreError`."""
         with typed_errors(self._home):
             known = [each.name for each in self._place.iterdir()] if self._place.is_dir() else []
             if run not in known:
@@ -36,8 +36,8 @@ class BenchEvidence:
                 raise NotFoundError(f"nothing is learned from a run {run!r}", hint=hint)
             (self._place / run).unlink(missing_ok=True)
 
-    def read(self) -> tuple[ChoiceOutcome, ...]:
-        """Return all outcomes in the order of the runs' names; the same object while no file has changed.
+    def read(self) -> tuple[BenchmarkTally, ...]:
+        """Return all tallies in the order of the runs' names; the same object while no file has changed.
 
         Raises `StoreError`, with code `evidence_damaged` for a file that cannot be read.
         """
@@ -51,9 +51,9 @@ class BenchEvidence:
         return self._known[1]
 
 
-def _read(path: Path) -> tuple[ChoiceOutcome, ...]:
+def _read(path: Path) -> tuple[BenchmarkTally, ...]:
     try:
-        return unpack_as(path.read_bytes(), tuple[ChoiceOutcome, ...])
+        return unpack_as(path.read_bytes(), tuple[BenchmarkTally, ...])
     except msgspec.MsgspecError as error:
         raise StoreError(
             f"{path} is damaged: {error}",

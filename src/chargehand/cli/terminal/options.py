@@ -185,7 +185,7 @@ def complete_roles(context: click.Context, parameter: click.Parameter, incomplet
 
 def complete_keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the keys of the configuration that begin with `incomplete`."""
-    from chargehand.app.completion import key_names
+    from chargehand.cli.terminal.completion import key_names
 
     return [name for name in key_names(os.environ) if name.startswith(incomplete)]
 
@@ -194,7 +194,7 @@ def complete_missions(context: click.Context, parameter: click.Parameter, incomp
     """Return `last` and the newest missions whose ids begin with `incomplete`, each with status and request."""
     from click.shell_completion import CompletionItem
 
-    from chargehand.app.completion import mission_names
+    from chargehand.cli.terminal.completion import mission_names
 
     found = mission_names(os.environ)
     return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(incomplete)]
@@ -202,7 +202,7 @@ def complete_missions(context: click.Context, parameter: click.Parameter, incomp
 
 def complete_secrets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the names of stored secrets that begin with `incomplete`."""
-    from chargehand.app.completion import secret_names
+    from chargehand.cli.terminal.completion import secret_names
 
     return [name for name in secret_names(os.environ) if name.startswith(incomplete)]
 
@@ -211,7 +211,7 @@ def complete_artifacts(context: click.Context, parameter: click.Parameter, incom
     """Return the newest artifacts whose ids begin with `incomplete`, each with its kind and mission."""
     from click.shell_completion import CompletionItem
 
-    from chargehand.app.completion import artifact_names
+    from chargehand.cli.terminal.completion import artifact_names
 
     found = artifact_names(os.environ)
     return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(incomplete)]
@@ -221,7 +221,7 @@ def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str],
     """Return a completion of the names of `agents`, `models`, `teams` or `tiers`."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-        from chargehand.app.completion import entry_names
+        from chargehand.cli.terminal.completion import entry_names
 
         return [name for name in entry_names(kind, os.environ) if name.startswith(incomplete)]
 

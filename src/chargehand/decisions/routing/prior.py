@@ -32,6 +32,28 @@ class PriorRow(Struct, frozen=True, kw_only=True):
     cost: float | None = None
 
 
+class ArmTally(Struct, frozen=True, kw_only=True):
+    """The outcomes of one arm in one kind; `log_cost` is the sum of the log costs (USD) of the `priced` ones."""
+
+    kind: str
+    agent: str
+    model: str
+    attempts: int
+    good: int
+    priced: int
+    log_cost: float
+
+    def plus(self, other: ArmTally) -> ArmTally:
+        """Return both tallies of the same arm and kind as one."""
+        return replace(
+            self,
+            attempts=self.attempts + other.attempts,
+            good=self.good + other.good,
+            priced=self.priced + other.priced,
+            log_cost=self.log_cost + other.log_cost,
+        )
+
+
 class _Cell(Struct, frozen=True):
     """The measured value of an arm in a kind, with its sampling variance."""
 
@@ -75,19 +97,24 @@ def prepare(prior_rows: Iterable[PriorRow], candidates: Sequence[RouterCandidate
 
 def fit_prior(rows: Sequence[PriorRow]) -> PublishedPrior:
     """Return the parts of the arms that explain the outcomes best."""
-    skill, price = _fit(_skills(rows), _SKILL), _fit(_prices(rows), _PRICE)
+    tallies = _tally(rows)
+    skill, price = _fit(_skills(tallies), _SKILL), _fit(_prices(tallies), _PRICE)
     return PublishedPrior(skill=skill.level, log_price=price.level, arms=_join_arms(skill.arms, price.arms))
 
 
-def extend_prior(prior: PublishedPrior, rows: Sequence[PriorRow]) -> PublishedPrior:
-    """Return a prior that also knows the arms of further rows; the mean levels of kinds stay.
+def extend_prior(prior: PublishedPrior, tallies: Iterable[ArmTally]) -> PublishedPrior:
+    """Return a prior that also knows the arms of further outcomes; the mean levels of kinds stay.
 
-    The part of such an arm is that of the prior, or what the prior predicts of it, moved by its rows.
+    The part of such an arm is that of the prior, or what the prior predicts of it, moved by its outcomes.
     """
     skill, price = _effects_of(prior)
-    keys = {(row.agent, row.model) for row in rows}
+    joined: dict[tuple[str, Key], ArmTally] = {}
+    for each in tallies:
+        cell = (each.kind, (each.agent, each.model))
+        joined[cell] = joined[cell].plus(each) if cell in joined else each
+    keys = {arm for _, arm in joined}
     found = []
-    for effects, cells, variances in ((skill, _skills(rows), _SKILL), (price, _prices(rows), _PRICE)):
+    for effects, cells, variances in ((skill, _skills(joined), _SKILL), (price, _prices(joined), _PRICE)):
         begin = {key: effects.arms.get(key) or _predict_part(key, effects, variances) for key in keys}
         found.append({**effects.arms, **_fit(cells, variances, begin).arms})
     return replace(prior, arms=_join_arms(*found))
@@ -165,26 +192,40 @@ def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return my - slope * mx, slope
 
 
-def _skills(rows: Iterable[PriorRow]) -> dict[tuple[str, Key], _Cell]:
-    counts: dict[tuple[str, Key], list[int]] = {}
+def _tally(rows: Iterable[PriorRow]) -> dict[tuple[str, Key], ArmTally]:
+    grouped: dict[tuple[str, Key], list[PriorRow]] = {}
     for row in rows:
-        cell = counts.setdefault((row.kind, (row.agent, row.model)), [0, 0])
-        cell[0] += 1
-        cell[1] += row.solved
+        grouped.setdefault((row.kind, (row.agent, row.model)), []).append(row)
     found = {}
-    for key, (total, solved) in counts.items():
-        rate = (solved + 1) / (total + 2)
-        value = _NORMAL.inv_cdf(rate)
-        found[key] = _Cell(value, rate * (1 - rate) / total / _NORMAL.pdf(value) ** 2)
+    for (kind, (agent, model)), own in grouped.items():
+        logs = [math.log(row.cost) for row in own if row.cost is not None and row.cost > 0]
+        found[kind, (agent, model)] = ArmTally(
+            kind=kind,
+            agent=agent,
+            model=model,
+            attempts=len(own),
+            good=sum(row.solved for row in own),
+            priced=len(logs),
+            log_cost=math.fsum(logs),
+        )
     return found
 
 
-def _prices(rows: Iterable[PriorRow]) -> dict[tuple[str, Key], _Cell]:
-    logs: dict[tuple[str, Key], list[float]] = {}
-    for row in rows:
-        if row.cost is not None and row.cost > 0:
-            logs.setdefault((row.kind, (row.agent, row.model)), []).append(math.log(row.cost))
-    return {key: _Cell(fmean(values), _SPREAD / len(values)) for key, values in logs.items()}
+def _skills(tallies: Mapping[tuple[str, Key], ArmTally]) -> dict[tuple[str, Key], _Cell]:
+    found = {}
+    for key, each in tallies.items():
+        rate = (each.good + 1) / (each.attempts + 2)
+        value = _NORMAL.inv_cdf(rate)
+        found[key] = _Cell(value, rate * (1 - rate) / each.attempts / _NORMAL.pdf(value) ** 2)
+    return found
+
+
+def _prices(tallies: Mapping[tuple[str, Key], ArmTally]) -> dict[tuple[str, Key], _Cell]:
+    return {
+        key: _Cell(each.log_cost / each.priced, _SPREAD / each.priced)
+        for key, each in tallies.items()
+        if each.priced
+    }
 
 
 def _fit(

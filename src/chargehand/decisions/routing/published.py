@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 from msgspec.structs import replace
 
 from chargehand.core.codec import decode_as
 from chargehand.core.text import late_pattern
-from chargehand.decisions.routing.prior import PriorRow, PublishedPrior, add_prior, extend_prior
+from chargehand.decisions.routing.prior import ArmTally, PublishedPrior, add_prior, extend_prior
 from chargehand.decisions.routing.records import RouterCandidate
 
 _DATE = late_pattern(r"-(20\d{6}|20\d\d-\d\d-\d\d|latest)$")
@@ -23,16 +23,19 @@ def published_prior() -> PublishedPrior:
     return decode_as((files("chargehand.decisions.routing") / "published.json").read_bytes(), PublishedPrior)
 
 
+@lru_cache(maxsize=8)
+def _extended_prior(tallies: tuple[ArmTally, ...]) -> PublishedPrior:
+    return extend_prior(published_prior(), [replace(each, model=model_key(each.model)) for each in tallies])
+
+
 def add_published_prior(
-    candidates: Sequence[RouterCandidate], rows: Sequence[PriorRow] = ()
+    candidates: Sequence[RouterCandidate], tallies: tuple[ArmTally, ...] = ()
 ) -> tuple[RouterCandidate, ...]:
-    """Return the candidates with the prior of published outcomes and further `rows`.
+    """Return the candidates with the prior of published outcomes and further ones.
 
     One of an unknown model and family has none.
     """
-    prior = published_prior()
-    if rows:
-        prior = extend_prior(prior, [replace(row, model=model_key(row.model)) for row in rows])
+    prior = _extended_prior(tallies) if tallies else published_prior()
     families = {candidate.family for candidate in _as_candidates(prior)}
     known = [replace(each, model=model_key(each.model)) for each in candidates]
     found = add_prior(prior, known)

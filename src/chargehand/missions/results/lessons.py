@@ -18,7 +18,7 @@ from msgspec import Struct
 from chargehand.checks.areas import match_paths
 from chargehand.checks.failure_excerpts import error_lines
 from chargehand.core.attempt_events import AttemptStarted
-from chargehand.core.errors import MessageError
+from chargehand.core.errors import ChargehandError, MessageError
 from chargehand.core.events import read_payload
 from chargehand.core.ids import keyed_id
 from chargehand.core.messages import CheckpointViolation, FailedCheck, decode_message
@@ -143,7 +143,7 @@ def _logged_failures(what: str) -> Iterator[None]:
     """Log a failure of the block; it writes nothing to the mission's log, whose failures are the mission's own."""
     try:
         yield
-    except Exception:
+    except (ChargehandError, OSError):
         _LOG.exception("lessons could not be %s; the mission continues", what)
 
 

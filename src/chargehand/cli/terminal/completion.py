@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chargehand.app.agents import team_names
 from chargehand.app.configuration import list_secrets
 from chargehand.app.missions import ListRequest, list_missions, listed_status
-from chargehand.app.selection.teams import team_files
 from chargehand.configuration.keys import NAME, NAMED, entry_keys, section_keys
 from chargehand.configuration.locations import state_home
 from chargehand.configuration.resolve import resolve
@@ -42,7 +42,7 @@ def mission_names(environ: Mapping[str, str]) -> dict[str, str]:
 def entry_names(kind: str, environ: Mapping[str, str]) -> list[str]:
     """Return the known `agents`, `models`, `teams` or `tiers`."""
     if kind == "teams":
-        return list(team_files(environ))
+        return team_names(environ)
     if kind == "tiers":
         return list(section_keys()["sandbox.tier"].choices)
     with StateReader.open(environ=environ) as reader:
