@@ -9,16 +9,16 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from chargehand.core.mission_events import MissionCreated
-from chargehand.core.ports import SignInProvider
 from chargehand.core.records import MissionRequest
 from chargehand.identity.accounts import create_login_code, create_token, create_user, owner
+from chargehand.identity.providers import ConfiguredProvider
 from chargehand.policy.access import AccessScope
 from chargehand.reports.reading import StateReader
 from chargehand.server.serving import ServeOptions, bind, serve, url_at
@@ -99,7 +99,7 @@ def serving(
     names: tuple[str, ...] = (),
     proxies: tuple[str, ...] = (),
     worker: bool = False,
-    sign_in: SignInProvider | None = None,
+    sign_in: Sequence[ConfiguredProvider] | None = None,
 ) -> Iterator[Served]:
     """Serve a state directory during the block, on the event loop of a thread."""
     listening = bind("127.0.0.1", port)

@@ -68,6 +68,8 @@ _FORMS = {
     "http": "`https://…` or `http://…`, without user, password, `?` and `#`",
     "forge": "`https://…`, or `file:///DIRECTORY` of a local forge",
     "label": "text",
+    "group role": "`GROUP=ROLE`",
+    "domain": "domain",
     "branch": "name of a branch with `{number}`",
     "template": "text with named fields",
     "name": "name",

@@ -18,9 +18,9 @@ from chargehand.checks.junit import TestCounts
 from chargehand.checks.runners.base import CheckScript, Outcome, Runner
 from chargehand.checks.runners.table import RUNNERS
 from chargehand.core.clock import SystemClock
-from chargehand.core.config import AlertsConfig
 from chargehand.core.ports import KeySource
 from chargehand.core.registry import Registry
+from chargehand.core.server_config import AlertsConfig
 from chargehand.credentials.credentials import KEY_SOURCES, KeySetup
 from chargehand.forges.registries import FORGES
 from chargehand.models.dialects.base import ModelDialect

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.server_kit import API, PASSWORD, Served, environment, serving
 
 from chargehand.identity.accounts import create_user, owner
+from chargehand.identity.providers import ConfiguredProvider
 from chargehand.identity.sign_in import link_subject
 from chargehand.testing.sign_in import FakeSignInProvider
 
@@ -110,6 +111,10 @@ def test_an_added_viewer_can_read_but_not_start_missions(
     expect(log.get_by_role("row", name=re.compile("user.disable.*vera"))).to_be_visible()
 
 
+def offered(provider: FakeSignInProvider) -> tuple[ConfiguredProvider, ...]:
+    return (ConfiguredProvider(name="example", provider=provider),)
+
+
 @contextmanager
 def provider_pages(subject: str) -> Iterator[FakeSignInProvider]:
     """Serve the pages of a provider of another site, which signs every browser in as a subject."""
@@ -137,7 +142,9 @@ def provider_pages(subject: str) -> Iterator[FakeSignInProvider]:
 def test_a_person_signs_in_at_a_provider_and_comes_back_to_the_page(browser: Browser, tmp_path: Path) -> None:
     with (
         provider_pages("vera's subject") as provider,
-        serving(environment(tmp_path), tmp_path, sign_in=provider) as served,
+        serving(
+            environment(tmp_path), tmp_path, sign_in=(ConfiguredProvider(name="example", provider=provider),)
+        ) as served,
         browser.new_context() as context,
     ):
         with served.reader() as reader:

@@ -6,17 +6,21 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from tests.server_kit import API, Served, environment, serving
+from tests.server_kit import API, PASSWORD, Served, environment, serving
 
+from chargehand.core.ports import ExternalSubject
 from chargehand.identity.accounts import create_user, list_access, owner, remove_user, set_user_disabled
+from chargehand.identity.providers import AccountRules, ConfiguredProvider
 from chargehand.identity.sign_in import link_subject, unlink_subject
 from chargehand.testing.sign_in import ISSUER, FakeSignInProvider
 
 SIGN_IN = f"{API}/sign-in"
+AT_PROVIDER = f"{SIGN_IN}/example"
 
 
 class Place:
@@ -39,7 +43,7 @@ class Place:
 
     def begin(self, client: httpx.Client, back: str = "/missions?status=waiting") -> str:
         """Begin a sign-in and return the provider's URL."""
-        answer = client.get(SIGN_IN, params={"return": back})
+        answer = client.get(AT_PROVIDER, params={"return": back})
         assert answer.status_code == 303, answer.text
         return answer.headers["location"]
 
@@ -52,6 +56,11 @@ class Place:
         with closing(sqlite3.connect(Path(self.served.environ["CHARGEHAND_HOME"]) / "store.db")) as raw:
             raw.execute("UPDATE pending_sign_ins SET expires = '2020-01-01T00:00:00.000000+00:00'")
             raw.commit()
+
+
+def offer(provider: FakeSignInProvider, rules: AccountRules | None = None) -> tuple[ConfiguredProvider, ...]:
+    rules = rules or AccountRules()
+    return (ConfiguredProvider(name="example", provider=provider, rules=rules),)
 
 
 def follow(client: httpx.Client, url: str) -> httpx.Response:
@@ -74,13 +83,13 @@ def refused(answer: httpx.Response, status: int = 401, code: str = "login_failed
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory, provider = tmp_path_factory.mktemp("sign-in"), FakeSignInProvider()
-    with serving(environment(directory), directory, sign_in=provider) as served:
+    with serving(environment(directory), directory, sign_in=offer(provider)) as served:
         yield Place(served, provider)
 
 
 def test_a_browser_signs_in_and_the_secret_of_its_session_is_in_no_url(place: Place) -> None:
     subject, client = place.person(), place.served.stranger()
-    answer = client.get(SIGN_IN, params={"return": "/missions?status=waiting"})
+    answer = client.get(AT_PROVIDER, params={"return": "/missions?status=waiting"})
     (cookie,) = answer.headers.get_list("set-cookie")
     name, *attributes = (part.strip() for part in cookie.split(";"))
     assert {*attributes} == {"HttpOnly", "Max-Age=600", "Path=/api/v1/sign-in", "SameSite=lax"}
@@ -143,7 +152,7 @@ def test_a_state_of_another_browser_is_refused_and_stays_valid_for_its_own(place
     ],
 )
 def test_a_return_address_outside_this_server_is_refused(place: Place, back: str) -> None:
-    answer = place.served.stranger().get(SIGN_IN, params={"return": back})
+    answer = place.served.stranger().get(AT_PROVIDER, params={"return": back})
     assert refused(answer, 400, "arguments_invalid")
     assert "set-cookie" not in answer.headers
 
@@ -151,12 +160,13 @@ def test_a_return_address_outside_this_server_is_refused(place: Place, back: str
 def test_an_unknown_subject_is_refused_and_no_account_is_made(place: Place) -> None:
     with place.served.reader() as reader:
         before = reader.store.accounts.list()
-        assert refused(place.come_back(place.served.stranger(), "stranger"))
+        assert refused(place.come_back(place.served.stranger(), "stranger"), code="account_missing")
         assert reader.store.accounts.list() == before
         line = list_access(reader, by=owner(reader)).entries[0]
     assert (line.action, line.subject, line.outcome) == ("session.open", f"stranger of {ISSUER}", "refused")
     # A name that fits an account is no proof: only a linked subject is.
-    assert refused(place.come_back(place.served.stranger(), place.person(linked=False)))
+    unlinked = place.come_back(place.served.stranger(), place.person(linked=False))
+    assert refused(unlinked, code="account_missing")
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at the callback", "at the exchange"])
@@ -173,7 +183,10 @@ def test_a_subject_without_an_account_any_more_is_refused(place: Place, loss: st
             set_user_disabled(reader, subject, True, by=by)
         else:
             unlink_subject(reader, issuer=ISSUER, subject=subject, by=by)
-    assert refused(exchange(client, code) if late else place.come_back(client, subject))
+    if late:
+        assert refused(exchange(client, code))
+    else:
+        assert refused(place.come_back(client, subject), code="account_missing")
 
 
 def test_an_open_session_ends_with_its_link(place: Place) -> None:
@@ -215,21 +228,23 @@ def test_pages_of_other_origins_cannot_exchange_a_code(place: Place) -> None:
 def test_a_refusal_of_the_provider_is_an_answer(place: Place) -> None:
     client = place.served.stranger()
     (state,) = parse_qs(urlsplit(place.begin(client)).query)["state"]
-    assert refused(follow(client, f"{SIGN_IN}/callback?state={state}&error=access_denied"))
+    assert refused(follow(client, f"{AT_PROVIDER}/callback?state={state}&error=access_denied"))
 
 
 def test_one_address_can_begin_only_so_many_sign_ins(tmp_path: Path) -> None:
-    with serving(environment(tmp_path), tmp_path, sign_in=FakeSignInProvider()) as served:
+    with serving(environment(tmp_path), tmp_path, sign_in=offer(FakeSignInProvider())) as served:
         client = served.stranger()
-        assert {client.get(SIGN_IN).status_code for _ in range(40)} == {303, 429}
+        assert {client.get(AT_PROVIDER).status_code for _ in range(40)} == {303, 429}
 
 
 def test_a_server_behind_tls_gives_the_callback_and_the_cookie_of_https(tmp_path: Path) -> None:
     provider = FakeSignInProvider()
-    with serving(environment(tmp_path), tmp_path, sign_in=provider, names=("chargehand.example",)) as served:
-        answer = served.stranger().get(SIGN_IN, headers={"Host": "chargehand.example"})
+    with serving(
+        environment(tmp_path), tmp_path, sign_in=offer(provider), names=("chargehand.example",)
+    ) as served:
+        answer = served.stranger().get(AT_PROVIDER, headers={"Host": "chargehand.example"})
     (callback,) = parse_qs(urlsplit(answer.headers["location"]).query)["redirect_uri"]
-    assert callback == f"https://chargehand.example{SIGN_IN}/callback"
+    assert callback == f"https://chargehand.example{AT_PROVIDER}/callback"
     assert "; Secure" in answer.headers["set-cookie"]
 
 
@@ -237,9 +252,144 @@ def test_the_login_page_names_the_provider_only_if_there_is_one(place: Place, tm
     with serving(environment(tmp_path), tmp_path) as served:
         client = served.stranger()
         plain = client.get("/login").text
-        for method, path in (("GET", SIGN_IN), ("GET", f"{SIGN_IN}/callback"), ("POST", SIGN_IN)):
+        for method, path in (("GET", AT_PROVIDER), ("GET", f"{AT_PROVIDER}/callback"), ("POST", SIGN_IN)):
             assert refused(client.request(method, path), 404, "no_route")
     offered = place.served.stranger().get("/login").text
-    meta = '<meta name="chargehand-sign-in" content="Example &amp; Co" />'
+    meta = '<meta name="chargehand-sign-in" content="Example &amp; Co" data-provider="example" />'
     assert meta in offered
     assert offered.replace(meta, "") == plain
+
+
+def test_a_browser_is_shown_the_code_of_a_refusal_and_no_text_of_an_address(place: Place) -> None:
+    client = place.served.stranger()
+    url = place.provider.approve(place.begin(client), "stranger")
+    answer = client.get(url, headers={"Accept": "text/html,*/*"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login#refused=account_missing")
+
+
+@pytest.fixture(scope="module")
+def ruled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A server with two providers, of which the second admits by rules."""
+    directory, provider = tmp_path_factory.mktemp("ruled"), FakeSignInProvider()
+    rules = AccountRules(
+        domains=frozenset({"example.org"}), groups=frozenset({"eng"}), roles={"ops": "operator", "boss": "admin"}
+    )
+    other = ConfiguredProvider(name="other", provider=FakeSignInProvider("https://other.example"))
+    with serving(environment(directory), directory, sign_in=(*offer(provider, rules), other)) as served:
+        yield Place(served, provider)
+
+
+def known(place: Place, subject: str, **claims: Any) -> str:
+    """Let the provider tell this of a subject."""
+    place.provider.people[subject] = ExternalSubject(issuer=ISSUER, subject=subject, **claims)
+    return subject
+
+
+def enter(place: Place, subject: str) -> dict[str, Any]:
+    """Sign a subject in and return the session's document."""
+    client = place.served.stranger()
+    opened = exchange(client, code_of(place.come_back(client, subject)))
+    assert opened.status_code == 200, opened.text
+    document: dict[str, Any] = opened.json()
+    return document
+
+
+@pytest.mark.parametrize(
+    ("claims", "role"),
+    [
+        ({"mail": "a@example.org"}, "viewer"),
+        ({"mail": "a@EXAMPLE.org"}, "viewer"),
+        ({"groups": ("eng",)}, "viewer"),
+        ({"groups": ("eng", "ops")}, "operator"),
+        ({"groups": (*(f"g{n}" for n in range(5_000)), "eng", "boss", "ops")}, "admin"),
+        ({"mail": "a@example.org.evil.example"}, None),
+        ({"mail": "example.org"}, "viewer"),
+        ({"mail": "a@example.org@evil.example"}, None),
+        ({"mail": "a@exampl\u0435.org"}, None),  # with a Cyrillic letter
+        ({"groups": ("Eng", "ops", "boss")}, None),
+        ({}, None),
+    ],
+)
+def test_rules_admit_people_and_give_roles(ruled: Place, claims: dict[str, Any], role: str | None) -> None:
+    subject = known(ruled, f"rule-{claims!r:.200}-{role}"[:200], login="rule", **claims)
+    if role is None:
+        refusal = ruled.come_back(ruled.served.stranger(), subject)
+        assert refused(refusal, code="account_missing")
+        return
+    first = enter(ruled, subject)["session"]
+    assert first["role"] == role
+    assert enter(ruled, subject)["session"]["user"] == first["user"]
+
+
+def test_roles_follow_the_groups_and_the_account_of_a_rule_ends_with_it(ruled: Place) -> None:
+    subject = known(ruled, "mover", login="mover", groups=("eng", "ops"))
+    assert enter(ruled, subject)["session"]["role"] == "operator"
+    known(ruled, "mover", login="mover", groups=("eng",))
+    assert enter(ruled, subject)["session"]["role"] == "viewer"
+    known(ruled, "mover", login="mover")
+    assert refused(ruled.come_back(ruled.served.stranger(), subject), code="account_missing")
+
+
+def test_one_name_of_two_people_makes_two_accounts(ruled: Place) -> None:
+    names = [
+        enter(ruled, known(ruled, subject, login=login, mail="x@example.org"))["session"]["user"]
+        for subject, login in (
+            ("1", "Zo\u00eb"),
+            ("2", "zoe\u0308"),
+            ("3", "ZOE"),
+            ("4", "../../\u6f22"),
+            ("5", "os:root"),
+        )
+    ]
+    assert names == ["zoe", "zoe-2", "zoe-3", "x", "os-root"]
+
+
+def test_an_answer_of_one_provider_ends_no_sign_in_at_another(ruled: Place) -> None:
+    subject, client = known(ruled, "mixed", groups=("eng",)), ruled.served.stranger()
+    url = ruled.provider.approve(ruled.begin(client), subject)
+    assert refused(follow(client, url.replace("/example/", "/other/")))
+    assert follow(client, url).status_code == 303
+
+
+def test_a_logout_here_leads_to_the_page_of_the_provider(ruled: Place) -> None:
+    secret = enter(ruled, known(ruled, "leaver", groups=("eng",)))["secret"]
+    bearer = {"Authorization": f"Bearer {secret}"}
+    answer = ruled.served.stranger().delete(f"{API}/session", headers=bearer)
+    after = f"{ruled.served.url}/login"
+    assert answer.json() == {"url": ruled.provider.end_session(after)}
+    assert ruled.served.user("local", "viewer").delete(f"{API}/session").status_code == 204
+
+
+def test_a_logout_at_the_provider_ends_the_sessions_it_names_and_no_other(ruled: Place) -> None:
+    client = ruled.served.stranger()
+
+    def is_open(secret: str) -> bool:
+        return client.get(f"{API}/session", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+
+    def log_out(token: str) -> int:
+        return client.post(f"{AT_PROVIDER}/logout", data={"logout_token": token}).status_code
+
+    known(ruled, "a", groups=("eng",), session="s1")
+    first = enter(ruled, "a")["secret"]
+    known(ruled, "a", groups=("eng",), session="s2")
+    second, other = enter(ruled, "a")["secret"], enter(ruled, known(ruled, "b", groups=("eng",)))["secret"]
+    assert log_out("nonsense") == 401
+    assert log_out("/s1") == 200
+    assert [is_open(each) for each in (first, second, other)] == [False, True, True]
+    assert log_out("a/") == 200
+    assert [is_open(each) for each in (second, other)] == [False, True]
+
+
+def test_passwords_can_be_switched_off(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    file = tmp_path / ".config" / "chargehand" / "config.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("[server]\npasswords = false\n")
+    with serving(environ, tmp_path, sign_in=offer(FakeSignInProvider())) as served:
+        with served.reader() as reader:
+            create_user(reader, "ann", role="viewer", password=PASSWORD, by=owner(reader))
+        client = served.stranger()
+        given = {"user": "ann", "password": PASSWORD}
+        assert refused(client.post(f"{API}/session", json=given))
+        assert '<meta name="chargehand-no-passwords"' in client.get("/login").text
+        assert served.owner().get(f"{API}/session").status_code == 200

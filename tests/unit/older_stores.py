@@ -5,7 +5,20 @@ from __future__ import annotations
 import sqlite3
 
 
+def as_of_version_16(raw: sqlite3.Connection) -> None:
+    columns = {
+        "pending_sign_ins": ("provider", "provider_session"),
+        "web_sessions": ("issuer", "subject", "provider_session"),
+        "external_subjects": ("by_rule",),
+    }
+    for table, names in columns.items():
+        for name in names:
+            raw.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
+    raw.execute("UPDATE alembic_version SET version_num = '0016'")
+
+
 def as_of_version_15(raw: sqlite3.Connection) -> None:
+    as_of_version_16(raw)
     for table in ("lessons", "lesson_uses"):
         raw.execute(f"DROP TABLE {table}")
     raw.execute("UPDATE alembic_version SET version_num = '0015'")

@@ -13,6 +13,7 @@ from chargehand.app.upkeep import back_up, check_store, restore
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import RefusedError
 from chargehand.identity import accounts
+from chargehand.identity.providers import ConfiguredProvider
 from chargehand.identity.sign_in import link_subject, list_subjects, start_sign_in
 from chargehand.reports.reading import StateReader
 from chargehand.testing.sign_in import FakeSignInProvider
@@ -88,7 +89,8 @@ def test_a_store_check_names_the_table_of_a_damaged_row(tmp_path: Path, table: s
     accounts.create_token(reader, "t", scopes=("read",), by=owner)
     accounts.redeem_login_code(reader, accounts.create_login_code(reader).secret)
     link_subject(reader, "ann", issuer="https://issuer.example", subject="1", by=owner)
-    start_sign_in(reader, FakeSignInProvider(), callback="http://127.0.0.1/", return_to="/")
+    entry = ConfiguredProvider(name="example", provider=FakeSignInProvider())
+    start_sign_in(reader, entry, callback="http://127.0.0.1/", return_to="/")
     assert check_store(reader).ok
     change(reader, f"UPDATE {table} SET {hurt}")
     report = check_store(reader)

@@ -25,10 +25,11 @@ from chargehand.configuration.keys import is_short_form
 from chargehand.configuration.locations import UserFile
 from chargehand.configuration.records import OptionValue, RepositoryFile, ResolvedConfig
 from chargehand.configuration.resolve import resolve
-from chargehand.core.config import AgentConfig, AlertsConfig
+from chargehand.core.config import AgentConfig
 from chargehand.core.errors import ConfigError, NotFoundError
 from chargehand.core.records import TierFacts
 from chargehand.core.registry import Registered, Registry, use_extensions
+from chargehand.core.server_config import AlertsConfig
 from chargehand.credentials.credentials import KEY_SOURCES, open_credentials
 from chargehand.models.registries import DIALECTS, PROVIDERS
 from chargehand.policy.tiers import choose_tier

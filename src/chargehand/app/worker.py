@@ -248,7 +248,7 @@ class Worker:
         return fair_order([row for row in rows if row.owner not in living], running)
 
     async def _run(self, mission: str) -> None:
-        from chargehand.core.log_fields import log_fields
+        from chargehand.core.redaction import log_fields
 
         with log_fields(mission=mission):
             if self._is_ending:

@@ -101,6 +101,18 @@ FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
     ),
     ("model", late_pattern(r"[!-~]{1,256}"), "not the name of a model", ""),
     ("login", late_pattern(r"[!-~]{1,256}"), "not a name to log in with", ""),
+    (
+        "domain",
+        late_pattern(r"[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,10}"),
+        "not a domain",
+        "write it without '@' and '*', such as example.org",
+    ),
+    (
+        "group role",
+        late_pattern(rf"{_PRINTED}{{1,100}}=(?:viewer|operator|admin)"),
+        "not the role of a group",
+        "write GROUP=ROLE with viewer, operator or admin, such as ops=operator",
+    ),
     ("label", late_pattern(rf"{_PRINTED}{{0,100}}"), "not a name", "use at most 100 characters"),
     # The address is inserted into a header and an SMTP command: no blank, line break or end-of-address character.
     (

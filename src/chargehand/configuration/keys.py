@@ -17,14 +17,12 @@ from msgspec.structs import asdict
 from chargehand.core.config import (
     ActionsConfig,
     AgentConfig,
-    AlertsConfig,
     DecisionsConfig,
     EngineConfig,
     ExtensionsConfig,
     ForgeConfig,
     KnowledgeConfig,
     LimitsConfig,
-    LogConfig,
     McpConfig,
     ModelConfig,
     ProjectConfig,
@@ -33,11 +31,10 @@ from chargehand.core.config import (
     RoleConfig,
     RolloutConfig,
     SandboxConfig,
-    ServerConfig,
-    TracesConfig,
 )
 from chargehand.core.errors import ConfigError, nearest
 from chargehand.core.registry import registry_of
+from chargehand.core.server_config import AlertsConfig, LogConfig, ServerConfig, SignInConfig, TracesConfig
 from chargehand.core.text import (
     LARGEST_AMOUNT,
     LONGEST_SECONDS,
@@ -71,6 +68,7 @@ MCP = "mcp"
 ROLLOUTS = "rollouts"
 FORGES = "forges"
 REPOSITORIES = "repositories"
+SIGN_IN = "sign_in"
 # The tables of tables: `[agents.NAME]`, `[models.NAME]` and so on.
 NAMED: dict[str, type] = {
     AGENTS: AgentConfig,
@@ -80,6 +78,7 @@ NAMED: dict[str, type] = {
     ROLLOUTS: RolloutConfig,
     FORGES: ForgeConfig,
     REPOSITORIES: RepositoryConfig,
+    SIGN_IN: SignInConfig,
 }
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Placeholder for an entry's name in the table.

@@ -25,6 +25,7 @@ from chargehand.configuration.keys import (
     ROLES,
     ROLLOUTS,
     SECTIONS,
+    SIGN_IN,
     ConfigKey,
     config_error,
     entry_keys,
@@ -71,6 +72,7 @@ _OWNED = {
     ROLLOUTS: "roll-out",
     FORGES: "account at a forge",
     REPOSITORIES: "repository",
+    SIGN_IN: "provider of sign-in",
 }
 
 

@@ -19,6 +19,7 @@ from chargehand.configuration.keys import (
     REPOSITORIES,
     ROLES,
     ROLLOUTS,
+    SIGN_IN,
     ConfigKey,
     config_error,
     entry_keys,
@@ -223,6 +224,7 @@ _ENTRY_KINDS = {
     ROLLOUTS: ("a roll-out", 'model = "…"'),
     FORGES: ("an account at a forge", 'kind = "github"'),
     REPOSITORIES: ("a repository", 'repository = "OWNER/NAME"'),
+    SIGN_IN: ("a provider of sign-in", 'client = "…"'),
 }
 
 

@@ -148,20 +148,33 @@ class PendingSignIn(Struct, frozen=True, kw_only=True):
 
 
 class ExternalSubject(Struct, frozen=True, kw_only=True):
-    """A person that a provider identified: `subject` is unique at `issuer`; `claims` are further statements."""
+    """A person that a provider identified: `subject` is unique at `issuer`, and never given to another person.
+
+    `login` is a name for people, `mail` an address that the provider verified, `session` the provider's session of
+    the sign-in; each is "" if unknown.
+    """
 
     issuer: str
     subject: str
-    claims: Mapping[str, object] = {}
+    login: str = ""
+    mail: str = ""
+    groups: tuple[str, ...] = ()
+    session: str = ""
 
 
 class SignInProvider(Protocol):
     """Signs people in elsewhere: a browser goes to the URL of `start`, and returns to the callback of the sign-in.
 
-    The methods may block; the server calls them in threads. `title` names the provider on the login page.
+    The methods may block; the server calls them in threads. `title` names the provider on the login page, `issuer`
+    is that of all its subjects.
     """
 
     title: str
+
+    @property
+    def issuer(self) -> str:
+        """The issuer of all subjects."""
+        ...
 
     def start(self, pending: PendingSignIn, /) -> str:
         """Return the URL for the browser, with state, callback, nonce and the challenge of the verifier."""
@@ -171,6 +184,17 @@ class SignInProvider(Protocol):
         """Return the subject that the callback's parameters prove; the state was checked before.
 
         Raises `RefusedError` (`login_failed`) if they prove none, `InfrastructureError` without an answer.
+        """
+        ...
+
+    def end_session(self, return_to: str) -> str | None:
+        """Return the provider's page that ends its own session and returns to a URL, `None` without one."""
+        ...
+
+    def read_logout(self, token: str) -> tuple[str, str]:
+        """Return subject and session whose sign-ins a logout token of the provider ends; either may be "".
+
+        Raises as `finish`.
         """
         ...
 

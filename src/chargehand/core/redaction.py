@@ -1,4 +1,4 @@
-"""Removes secrets from recorded data, and replaces values that differ from run to run by names."""
+"""What recorded data and log lines show: secrets removed, changing values replaced by names, fields of context."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -36,6 +39,7 @@ _Place = tuple[object, ...]
 # A text inside decoded JSON: its container, and its key or index there.
 _Leaf = tuple[Any, Any]
 _NAME = late_pattern(r"[^A-Za-z0-9_.-]")
+_FIELDS: ContextVar[Mapping[str, str]] = ContextVar("log_fields", default=MappingProxyType({}))
 
 
 class Redactor:
@@ -218,3 +222,18 @@ def decided_characters(content: bytes, encode: Callable[[bytes], bytes], group: 
         first = -(-before * 8 // bits)
         last = (before + len(content)) * 8 // bits
         yield encode(b"\0" * before + content)[first:last]
+
+
+@contextmanager
+def log_fields(**fields: str) -> Iterator[None]:
+    """Add these fields to every line logged within the block and in tasks that begin in it."""
+    token = _FIELDS.set({**_FIELDS.get(), **fields})
+    try:
+        yield
+    finally:
+        _FIELDS.reset(token)
+
+
+def current_log_fields() -> Mapping[str, str]:
+    """Return the fields for a line logged now."""
+    return _FIELDS.get()

@@ -309,9 +309,11 @@ def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
     )
 
 
-def close_session(reader: StateReader, secret: str, *, by: Caller) -> None:
-    """End a session. Raises `StoreError`."""
+def close_session(reader: StateReader, secret: str, *, by: Caller) -> str:
+    """End a session; return the issuer at which its browser is signed in, "" if at none. Raises `StoreError`."""
+    row = reader.store.grants.session(digest_secret(secret))
     reader.store.grants.close_session(digest_secret(secret), actor=_actor(by))
+    return "" if row is None else row.issuer
 
 
 def create_token(

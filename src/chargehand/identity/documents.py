@@ -52,6 +52,12 @@ class OpenedSessionDocument(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionDocument
 
 
+class EndedSessionDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that ended here; `url` is the page of its provider that ends the one there, and returns."""
+
+    url: str
+
+
 class LoginCodeDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A login code: `secret` logs the owner of the state directory in once, until `expires`."""
 

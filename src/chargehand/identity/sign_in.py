@@ -2,21 +2,24 @@
 
 The browser begins with a random state and a cookie. The provider returns it with the state, which is valid once,
 for 10 minutes, and only together with the cookie. It then gets a code that its page exchanges for a session within
-a minute: the session's secret is never in a URL. People without an account are refused; no account is made.
+a minute: the session's secret is never in a URL. People without an account are refused, unless the rules of the
+provider admit them: then an account is made. Accounts are found by issuer and subject, never by name or mail.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from datetime import timedelta
 
 from msgspec import Struct
 
 from chargehand.core.errors import RefusedError, UsageError
-from chargehand.core.ports import PendingSignIn, SignInProvider
+from chargehand.core.ports import ExternalSubject, PendingSignIn
 from chargehand.identity._secrets import digest_secret, new_secret
 from chargehand.identity.accounts import Caller, require_access
+from chargehand.identity.providers import ConfiguredProvider
 from chargehand.reports.reading import StateReader
 from chargehand.store.accounts import Actor, as_moment
 from chargehand.store.sign_ins import SubjectRow
@@ -26,6 +29,8 @@ _CODE_LASTS = timedelta(minutes=1)
 # A path of this server. Browsers read a backslash as a slash, and two slashes begin another host; a fragment would
 # hide the code.
 _RETURN = re.compile(r"/(?![/\\])[!-~]{0,499}")
+# The longest name of a new account, which leaves room for a number.
+_LONGEST_NAME = 56
 
 
 class StartedSignIn(Struct, frozen=True, kw_only=True):
@@ -67,7 +72,7 @@ def unlink_subject(reader: StateReader, *, issuer: str, subject: str, by: Caller
 
 
 def start_sign_in(
-    reader: StateReader, provider: SignInProvider, *, callback: str, return_to: str
+    reader: StateReader, entry: ConfiguredProvider, *, callback: str, return_to: str
 ) -> StartedSignIn:
     """Begin a sign-in whose browser comes back to the URL `callback`, and at the end to the path `return_to`.
 
@@ -80,17 +85,22 @@ def start_sign_in(
     state, digest = new_secret()
     browser, browser_digest = new_secret()
     verifier, _ = new_secret()
-    url = provider.start(PendingSignIn(state=state, verifier=verifier, callback=callback))
+    url = entry.provider.start(PendingSignIn(state=state, verifier=verifier, callback=callback))
     expires = as_moment(reader.clock.now() + SIGN_IN_LASTS)
     reader.store.sign_ins.begin(
-        digest, browser=browser_digest, verifier=verifier, return_to=return_to, expires=expires
+        digest,
+        provider=entry.name,
+        browser=browser_digest,
+        verifier=verifier,
+        return_to=return_to,
+        expires=expires,
     )
     return StartedSignIn(url=url, browser=browser)
 
 
 def finish_sign_in(
     reader: StateReader,
-    provider: SignInProvider,
+    entry: ConfiguredProvider,
     parameters: Mapping[str, str],
     *,
     browser: str,
@@ -103,7 +113,8 @@ def finish_sign_in(
     (`login_failed`), `StoreError`, and the errors of the provider.
     """
     state = parameters.get("state", "")
-    taken = reader.store.sign_ins.take(digest_secret(state), browser=digest_secret(browser))
+    # By provider too: the answer of one must not end the sign-in that began at another (RFC 9700, section 4.4).
+    taken = reader.store.sign_ins.take(digest_secret(state), provider=entry.name, browser=digest_secret(browser))
     if taken is None:
         raise RefusedError(
             "this sign-in was used, is older than 10 minutes, or began in another browser",
@@ -111,18 +122,49 @@ def finish_sign_in(
             hint="begin it again on the login page",
         )
     verifier, return_to = taken
-    found = provider.finish(parameters, PendingSignIn(state=state, verifier=verifier, callback=callback))
+    found = entry.provider.finish(parameters, PendingSignIn(state=state, verifier=verifier, callback=callback))
+    rules = entry.rules
+    is_admitted = reader.store.subjects.admit(
+        found.issuer,
+        found.subject,
+        name=_account_name(found) if rules.admits(found) else None,
+        new_role=rules.role_of(found),
+        role=rules.role_of(found) if rules.roles else None,
+        actor=Actor(user="", address=address),
+    )
     code, digest = new_secret()
-    if not reader.store.sign_ins.add_code(
+    if not is_admitted or not reader.store.sign_ins.add_code(
         digest,
         browser=digest_secret(browser),
         issuer=found.issuer,
         subject=found.subject,
+        session=found.session,
         expires=as_moment(reader.clock.now() + _CODE_LASTS),
     ):
         who = f"{found.subject[:200]} of {found.issuer[:200]}"
         reader.store.access_log.append(Actor(user="", address=address), "session.open", who, outcome="refused")
         raise RefusedError(
-            "no account here belongs to this person", code="login_failed", hint="ask an administrator to link one"
+            "no account here belongs to this person",
+            code="account_missing",
+            hint="ask an administrator to link one",
         )
     return return_to, code
+
+
+def end_sign_ins(reader: StateReader, entry: ConfiguredProvider, token: str, *, address: str = "") -> int:
+    """Close the sessions that a provider's logout token names; return how many.
+
+    Raises `RefusedError` (`login_failed`), `InfrastructureError` (`provider_failed`), `StoreError`.
+    """
+    subject, session = entry.provider.read_logout(token)
+    actor = Actor(user=f"{entry.name} (provider)", address=address)
+    return reader.store.subjects.end_sessions(entry.provider.issuer, subject=subject, session=session, actor=actor)
+
+
+def _account_name(person: ExternalSubject) -> str:
+    """Return a valid name for a new account, from the person's login name or mail address."""
+    for told in (person.login, person.mail):
+        plain = unicodedata.normalize("NFKD", told.partition("@")[0]).encode("ascii", "ignore").decode().lower()
+        if name := re.sub(r"[^a-z0-9._-]+", "-", plain).lstrip("._-")[:_LONGEST_NAME].rstrip("-"):
+            return name
+    return "person"

@@ -12,7 +12,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from chargehand.core.errors import ChargehandError, ExhaustedError, InfrastructureError, UsageError, nearest
-from chargehand.core.log_fields import log_fields
+from chargehand.core.redaction import log_fields
 from chargehand.core.text import printable
 from chargehand.mcp._records import schema_of
 from chargehand.mcp._tools import TOOLS, McpToolSpec, ToolContext

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chargehand.core.log_fields import log_fields
+from chargehand.core.redaction import log_fields
 
 _LOG = logging.getLogger("chargehand.access")
 # The key of a request's scope for the authenticated account.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import html
 import mimetypes
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chargehand.core.ports import SignInProvider
+from chargehand.identity.providers import ConfiguredProvider
 
 _NO_PAGES = (
     b"<!doctype html><meta charset=utf-8><title>Chargehand</title>"
@@ -42,18 +43,23 @@ class _File(Struct, frozen=True):
 class Pages:
     """Serves the files of a directory; any other path gets the application's page, which does its own routing.
 
-    The login page offers the external sign-in of `provider`.
+    The login page offers the sign-in of each provider and, with `passwords`, a name and password.
     """
 
-    def __init__(self, directory: Path, *, provider: SignInProvider | None = None) -> None:
+    def __init__(self, directory: Path, providers: Sequence[ConfiguredProvider], *, passwords: bool) -> None:
         self._files = {
             f"/{path.relative_to(directory)}": _File.of(path, path.read_bytes())
             for path in directory.rglob("*")
             if path.is_file()
         }
         page = directory / "index.html"
-        if provider is not None and page.is_file():
-            meta = f'<meta name="chargehand-sign-in" content="{html.escape(provider.title)}" />'
+        if page.is_file():
+            offers = [(each.name, each.provider.title) for each in providers]
+            meta = "".join(
+                f'<meta name="chargehand-sign-in" content="{html.escape(title)}" data-provider="{name}" />'
+                for name, title in offers
+            )
+            meta += "" if passwords else '<meta name="chargehand-no-passwords" content="" />'
             content = page.read_text().replace("</head>", f"{meta}</head>", 1)
             self._files["/index.html"] = _File.of(page, content.encode())
 

@@ -46,6 +46,7 @@ _STATUSES: tuple[tuple[type[ChargehandError], int], ...] = (
 _BY_CODE = {
     "login_needed": 401,
     "login_failed": 401,
+    "account_missing": 401,
     "token_unknown": 401,
     "token_expired": 401,
     "forbidden": 403,

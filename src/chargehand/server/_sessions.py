@@ -60,8 +60,9 @@ class LoginBody(RestArguments, frozen=True):
 class Sessions:
     """Authenticates callers, and opens and ends sessions."""
 
-    def __init__(self, reader: StateReader) -> None:
+    def __init__(self, reader: StateReader, *, has_passwords: bool) -> None:
         self._reader = reader
+        self._has_passwords = has_passwords
         self._accounts = CallerLimits(burst=_ACCOUNT_BURST, per_second=_PER_ACCOUNT_SECOND)
         self._addresses = CallerLimits(burst=_ADDRESS_BURST, per_second=_PER_ADDRESS_SECOND)
         self._lines = CallerLimits(burst=_LINES_BURST, per_second=_LINES_PER_SECOND)
@@ -102,6 +103,12 @@ class Sessions:
             opened = redeem_login_code(
                 self._reader, given.code, address=address, replaces=before, note_unknown=note
             )
+        elif not self._has_passwords:
+            raise RefusedError(
+                "nobody logs in with a password here",
+                code="login_failed",
+                hint="sign in with a provider, or a link",
+            )
         elif given.user is not None and given.password is not None:
             opened = self._log_in_by_password(request, given.user, given.password, replaces=before)
         else:
@@ -120,10 +127,9 @@ class Sessions:
             limit.put_back()  # a login that succeeds was not a guess
         return opened
 
-    def log_out(self, request: Request, caller: Caller) -> Response:
-        """End the caller's session; may block."""
-        close_session(self._reader, request_secret(request), by=caller)
-        return Response(status_code=204)
+    def log_out(self, request: Request, caller: Caller) -> str:
+        """End the caller's session; return the issuer at which its browser is signed in, or "". May block."""
+        return close_session(self._reader, request_secret(request), by=caller)
 
 
 def request_secret(request: HTTPConnection) -> str:

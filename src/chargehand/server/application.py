@@ -9,10 +9,11 @@ import functools
 import logging
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.applications import Starlette
@@ -27,8 +28,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from chargehand.app.composition import App
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, UsageError
-from chargehand.core.ports import SignInProvider
 from chargehand.identity.accounts import Caller, require_access
+from chargehand.identity.documents import EndedSessionDocument
+from chargehand.identity.providers import ConfiguredProvider, open_providers
 from chargehand.operations.operation import PREFIX, Accepted, FeedQuery, Operation, name_revision, read_arguments
 from chargehand.operations.table import OPERATIONS
 from chargehand.server._access_lines import ACCOUNT, AccessLines
@@ -47,6 +49,7 @@ from chargehand.server._responses import (
     reply_response,
 )
 from chargehand.server._sessions import Sessions, name_network
+from chargehand.server._sign_in import SignInRoutes
 from chargehand.server._terminal import TerminalSockets
 from chargehand.server.openapi import openapi_document
 
@@ -76,6 +79,7 @@ _MOST_LOGINS_OF_ADDRESS = 50
 _MOST_COSTLY = 2
 # The key of a request's scope for the functions that give its places back.
 _HELD = "chargehand.held"
+FORM = "application/x-www-form-urlencoded"
 # Tracebacks stored for one fault location: three, then one in ten minutes.
 _FAULT_BURST, _FAULTS_PER_SECOND = 3.0, 1 / 600
 # How long a client waits for work that may take minutes, such as a verdict.
@@ -114,7 +118,7 @@ class ChargehandServer:
         hosts: Hosts,
         keep_traceback: KeepTraceback = lambda error: "",
         pages: Path = PAGES,
-        sign_in: SignInProvider | None = None,
+        sign_in: Sequence[ConfiguredProvider] | None = None,
     ) -> None:
         self._environ = environ
         self._cwd = cwd
@@ -123,7 +127,9 @@ class ChargehandServer:
         self._shared = App(environ=environ, cwd=cwd)
         self._shared.keeps_missions = True
         self._feed = EventFeed(self._shared)
-        self._sessions = Sessions(self._shared)
+        configured = self._shared.user_configuration().config
+        has_passwords = configured.server.passwords
+        self._sessions = Sessions(self._shared, has_passwords=has_passwords)
         self._faults = CallerLimits(burst=_FAULT_BURST, per_second=_FAULTS_PER_SECOND)
         self._requests = Places("requests", per_account=_MOST_REQUESTS_OF_ACCOUNT, total=_MOST_REQUESTS)
         self._streams = Places("event streams", per_account=_MOST_STREAMS_OF_ACCOUNT, total=_MOST_REQUESTS)
@@ -138,13 +144,15 @@ class ChargehandServer:
         self._costly = ThreadPoolExecutor(_COSTLY_THREADS, thread_name_prefix="costly")
         self._working: dict[str, asyncio.Task[Any]] = {}
         self._keyed = KeyedRequests(lambda: self._shared.store.idempotency)
+        providers = open_providers(configured.sign_in, self._shared.credentials) if sign_in is None else sign_in
+        self._sign_in = SignInRoutes(self._shared, providers, hosts) if providers else None
         self._terminals = TerminalSockets(self._shared, authorise=self._authorise, in_thread=self._in_thread)
         routes: list[HttpRoute | WebSocketRoute] = [
             HttpRoute(PREFIX + route.pattern, functools.partial(self.answer_route, route), methods=[route.method])
             for route in OPERATIONS
         ]
         routes += [
-            *(self._sign_in_routes(sign_in, hosts) if sign_in is not None else ()),
+            *self._sign_in_routes(),
             HttpRoute(f"{PREFIX}/session", self.log_in, methods=["POST"]),
             HttpRoute(f"{PREFIX}/session", self.log_out, methods=["DELETE"]),
             HttpRoute(f"{PREFIX}/forges/{{forge}}/hook", self.receive_hook, methods=["POST"]),
@@ -157,7 +165,7 @@ class ChargehandServer:
             HttpRoute("/ready", self.show_readiness, methods=["GET"]),
             HttpRoute("/metrics", self.show_metrics, methods=["GET"]),
             HttpRoute("/openapi.json", self.show_openapi, methods=["GET"]),
-            HttpRoute("/{path:path}", Pages(pages, provider=sign_in).serve, methods=["GET"]),
+            HttpRoute("/{path:path}", Pages(pages, providers, passwords=has_passwords).serve, methods=["GET"]),
         ]
         zipped = GZipMiddleware(
             _give_places_back(Starlette(routes=routes, lifespan=self._lifespan)),
@@ -169,11 +177,8 @@ class ChargehandServer:
             guarded, templates={route.endpoint: route.path for route in routes}
         )
 
-    def _sign_in_routes(self, provider: SignInProvider, hosts: Hosts) -> Iterator[HttpRoute]:
-        # Imported here: most servers have no provider, and start without this code.
-        from chargehand.server._sign_in import SignInRoutes
-
-        for method, path, work in SignInRoutes(self._shared, provider, hosts).routes:
+    def _sign_in_routes(self) -> Iterator[HttpRoute]:
+        for method, path, work in self._sign_in.routes if self._sign_in is not None else ():
             yield HttpRoute(path, functools.partial(self.answer_sign_in, work), methods=[method])
 
     @contextlib.asynccontextmanager
@@ -346,7 +351,7 @@ class ChargehandServer:
 
         async def enter() -> Response:
             request.scope[_HELD].append(self._logins.take(name_network(request)))
-            body = await _read_body(request, within=_LOGIN_BODY_SECONDS) if request.method == "POST" else {}
+            body = await _read_sign_in_body(request)
             return await self._in_thread(lambda: work(request, body), self._passwords)
 
         return await self.answer_safely(enter)
@@ -370,7 +375,13 @@ class ChargehandServer:
     async def log_out(self, request: Request) -> Response:
         """End the caller's session."""
         caller = await self._enter(request, "session.close")
-        return await self._in_thread(lambda: self._sessions.log_out(request, caller))
+
+        def work() -> Response:
+            issuer = self._sessions.log_out(request, caller)
+            url = self._sign_in.end_session_url(request, issuer) if issuer and self._sign_in is not None else None
+            return Response(status_code=204) if url is None else document_response(EndedSessionDocument(url=url))
+
+        return await self._in_thread(work)
 
     @_answer_errors
     async def follow_events(self, request: Request) -> Response:
@@ -474,6 +485,16 @@ async def _read_raw(request: Request, *, within: float, most: int) -> bytes:
             f"the body did not arrive within {within:g} s", code="arguments_invalid", hint="send it again"
         ) from error
     return content
+
+
+async def _read_sign_in_body(request: Request) -> dict[str, Any]:
+    """Return the fields of a JSON object or, as providers send them, of a form."""
+    if request.method != "POST":
+        return {}
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM:
+        content = await _read_raw(request, within=_LOGIN_BODY_SECONDS, most=_LARGEST_BODY_BYTES)
+        return dict(parse_qsl(content.decode("ascii", "replace"), max_num_fields=20))
+    return await _read_body(request, within=_LOGIN_BODY_SECONDS)
 
 
 async def _read_body(request: Request, *, within: float = _BODY_SECONDS) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from msgspec import Struct
 from chargehand.app.worker import AWAY, engine_answers
 from chargehand.core.codec import decode_as
 from chargehand.core.errors import InfrastructureError, UsageError
-from chargehand.core.ports import SignInProvider
 from chargehand.identity.accounts import require_accounts
+from chargehand.identity.providers import ConfiguredProvider, open_providers
 from chargehand.reports.reading import StateReader, state_home
 from chargehand.reports.statistics import export_traces, watch_alerts
 from chargehand.server._guard import Hosts
@@ -117,7 +117,7 @@ def open_server(reader: StateReader, options: ServeOptions) -> socket.socket:
     Raises `UsageError` (`port_taken`, `listen_invalid`, `accounts_needed`), `ConfigError`, `StoreError`.
     """
     reader.store.log.last_position()
-    reader.user_configuration()
+    open_providers(reader.user_configuration().config.sign_in, reader.credentials)
     for name in options.names:
         if not _HOST.fullmatch(name):
             raise UsageError(
@@ -170,7 +170,7 @@ async def serve(
     on_signal: Callable[[Callable[[], bool]], None],
     announce: Callable[[], None],
     keep_traceback: KeepTraceback,
-    sign_in: SignInProvider | None = None,
+    sign_in: Sequence[ConfiguredProvider] | None = None,
 ) -> None:
     """Serve until a signal; `announce` is called once requests are answered.
 

@@ -59,6 +59,10 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     last_seen: str
     expires: str
     ends: str
+    issuer: str = ""
+    """The provider's issuer, subject and session of an external sign-in; "" for other sessions."""
+    subject: str = ""
+    provider_session: str = ""
 
 
 class TokenRow(Struct, frozen=True, kw_only=True):
@@ -379,7 +383,7 @@ class Grants:
     def session(self, digest: str) -> SessionRow | None:
         """Return the valid session with this digest, or `None`. Raises `StoreError`."""
         query = """
-            SELECT digest, user, kind, web_sessions.created, last_seen, expires, ends, role, disabled
+            SELECT digest, user, kind, web_sessions.created, last_seen, expires, ends, role, disabled, issuer
             FROM web_sessions LEFT JOIN accounts ON name = user AND kind <> 'code' WHERE digest = ?
         """
         with self._database.read() as connection:
@@ -391,7 +395,7 @@ class Grants:
             return None
         return SessionRow(
             digest=digest, user=_text(row[1]), role=None if row[2] == "code" else _text(row[7]), kind=row[2],
-            created=_text(row[3]), last_seen=_text(row[4]), expires=row[5], ends=row[6],
+            created=_text(row[3]), last_seen=_text(row[4]), expires=row[5], ends=row[6], issuer=_text(row[9]),
         )  # fmt: skip
 
     def extend_session(self, digest: str, *, expires: str) -> None:
@@ -510,8 +514,9 @@ def insert_session(change: AccessChange, session: SessionRow) -> None:
     """Add a session in a transaction, and remove expired ones."""
     change.execute("DELETE FROM web_sessions WHERE expires <= ?", (change.now,))
     values = (session.digest, session.user, session.kind, session.created, session.last_seen)
-    insert = "INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?, ?, ?)"
-    change.execute(insert, (*values, session.expires, session.ends))
+    insert = "INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    external = (session.issuer, session.subject, session.provider_session)
+    change.execute(insert, (*values, session.expires, session.ends, *external))
 
 
 def _token(row: Sequence[Any]) -> TokenRow:

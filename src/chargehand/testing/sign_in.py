@@ -14,13 +14,17 @@ ISSUER = "https://issuer.example"
 
 
 class FakeSignInProvider:
-    """Signs in whoever `approve` names; `finished` counts the callbacks that it was asked about."""
+    """Signs in whoever `approve` names; `finished` counts the callbacks that it was asked about.
+
+    `people` are further claims about subjects.
+    """
 
     title = "Example & Co"
 
     def __init__(self, issuer: str = ISSUER) -> None:
         self.issuer = issuer
         self.finished = 0
+        self.people: dict[str, ExternalSubject] = {}
         self._codes: dict[str, tuple[str, str, str]] = {}
 
     def start(self, pending: PendingSignIn, /) -> str:
@@ -48,4 +52,16 @@ class FakeSignInProvider:
         proof = base64.urlsafe_b64encode(digest).decode().rstrip("=")
         if not subject or (proof, pending.callback) != (challenge, callback):
             raise RefusedError("the provider refused this sign-in", code="login_failed", hint="sign in again")
-        return ExternalSubject(issuer=self.issuer, subject=subject, claims={"sub": subject})
+        plain = ExternalSubject(issuer=self.issuer, subject=subject, session=f"session of {subject}")
+        return self.people.get(subject, plain)
+
+    def end_session(self, return_to: str) -> str | None:
+        """Return the URL of the page that ends the provider's session."""
+        return f"{self.issuer}/logout?{urlencode({'post_logout_redirect_uri': return_to})}"
+
+    def read_logout(self, token: str) -> tuple[str, str]:
+        """Read a token of the form `SUBJECT/SESSION`, which anyone could write."""
+        subject, divider, session = token.partition("/")
+        if not divider:
+            raise RefusedError("this is not a logout token", code="login_failed", hint="send another one")
+        return subject, session

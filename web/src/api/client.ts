@@ -63,9 +63,11 @@ export async function signIn(code: string): Promise<Session> {
   return opened.session;
 }
 
-export async function logOut(): Promise<void> {
-  await remove("/session");
+/** Ends the session, and returns the page at which its provider ends the one there, if there is one. */
+export async function logOut(): Promise<string | undefined> {
+  const ended = (await remove("/session")) as { url: string } | undefined;
   keepSecret(null);
+  return ended?.url;
 }
 
 /** Saves the response of a path as a file. A plain link would not send the session. */

@@ -8,6 +8,7 @@ import { Button } from "../design/Button";
 import { TextField } from "../design/Field";
 import { Toasts } from "../design/Toasts";
 import "./login.css";
+import { refusal } from "./refusal";
 import { safeReturn } from "./safeReturn";
 
 /** The server's redirect after an external sign-in has the code behind this. */
@@ -15,8 +16,7 @@ const SIGNED_IN = "sign-in=";
 
 export function LoginPage() {
   const { busy, error, enter, back } = useLogin();
-  // The server names an external provider in its page, if it has one.
-  const provider = document.querySelector<HTMLMetaElement>("meta[name=chargehand-sign-in]")?.content;
+  const { providers, hasPasswords } = offers();
   const submit = (event: SyntheticEvent<HTMLFormElement>) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget);
@@ -31,28 +31,47 @@ export function LoginPage() {
         <p className="soft">
           On the machine of the server, <code>chargehand up</code> prints a link that signs you in once.
         </p>
-        <TextField label="Name" name="user" autoComplete="username" required />
-        <TextField label="Password" name="password" type="password" autoComplete="current-password" required />
+        {hasPasswords && (
+          <>
+            <TextField label="Name" name="user" autoComplete="username" required />
+            <TextField label="Password" name="password" type="password" autoComplete="current-password" required />
+          </>
+        )}
         {error && (
           <p role="alert" className="card bad">
             {error}
           </p>
         )}
-        <Button type="submit" kind="primary" busy={busy}>
-          Sign in
-        </Button>
-        {provider && <a href={`/api/v1${SIGN_IN}?return=${encodeURIComponent(safeReturn(back))}`}>Sign in with {provider}</a>}
+        {hasPasswords && (
+          <Button type="submit" kind="primary" busy={busy}>
+            Sign in
+          </Button>
+        )}
+        {providers.map(({ name, title }) => (
+          <a key={name} href={`/api/v1${SIGN_IN}/${name}?return=${encodeURIComponent(safeReturn(back))}`}>
+            Sign in with {title}
+          </a>
+        ))}
       </form>
       <Toasts />
     </main>
   );
 }
 
+/** Returns the ways to sign in, which the server names in its page. */
+function offers() {
+  const named = [...document.querySelectorAll<HTMLMetaElement>("meta[name=chargehand-sign-in]")];
+  return {
+    providers: named.map((meta) => ({ name: meta.dataset["provider"] ?? "", title: meta.content })),
+    hasPasswords: document.querySelector("meta[name=chargehand-no-passwords]") === null,
+  };
+}
+
 function useLogin() {
   const client = useQueryClient();
   const router = useRouter();
   const [busy, setBusy] = useState(false);
-  const [error, setError] = useState("");
+  const [error, setError] = useState(() => refusal(location.hash.slice(1)));
 
   const { back }: { back?: string } = router.state.location.search;
 
@@ -73,7 +92,7 @@ function useLogin() {
   // The code of a link is valid once, so it is removed from the address before anything else.
   const code = useRef(location.hash.slice(1));
   useEffect(() => {
-    if (code.current === "") return;
+    if (code.current === "" || refusal(code.current) !== "") return;
     const given = code.current;
     code.current = "";
     history.replaceState(history.state, "", location.pathname + location.search);

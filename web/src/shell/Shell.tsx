@@ -100,9 +100,10 @@ function SignOut({ user }: { user: string }) {
   const client = useQueryClient();
   const navigate = useNavigate();
   const leave = async () => {
-    await logOut();
+    const provider = await logOut();
     client.clear();
-    await navigate({ to: "/login" });
+    if (provider === undefined) await navigate({ to: "/login" });
+    else location.assign(provider);
   };
   return (
     <>

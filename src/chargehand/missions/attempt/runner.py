@@ -42,9 +42,9 @@ from chargehand.core.errors import (
     TierUnavailableError,
 )
 from chargehand.core.events import Payload
-from chargehand.core.log_fields import log_fields
 from chargehand.core.ports import CodeMap
 from chargehand.core.records import Checkpoint, Finding, Reverted
+from chargehand.core.redaction import log_fields
 from chargehand.core.state import PAUSED, STOPPED, AttemptState
 from chargehand.missions._messages import reject_repeated_message
 from chargehand.missions.attempt.admission import counts_as_failure

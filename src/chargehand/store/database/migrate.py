@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 # The schema this program reads and writes: the newest file in `migrations/versions`.
-VERSION = "0016"
+VERSION = "0017"
 _SCHEMA = Path(__file__).with_name("schema.sql")
 _SCRIPTS = Path(__file__).parent / "migrations"
 

@@ -189,6 +189,9 @@ CREATE TABLE web_sessions (
     last_seen TEXT NOT NULL,
     expires TEXT NOT NULL, -- moves on with use
     ends TEXT NOT NULL, -- does not
+    issuer TEXT NOT NULL DEFAULT '', -- of an external sign-in, as the next two
+    subject TEXT NOT NULL DEFAULT '',
+    provider_session TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (digest)
 );
 CREATE INDEX web_sessions_by_user ON web_sessions (user);
@@ -207,6 +210,7 @@ CREATE TABLE external_subjects (
     subject TEXT NOT NULL,
     user TEXT NOT NULL,
     created TEXT NOT NULL,
+    by_rule INTEGER NOT NULL DEFAULT 0, -- 1: the account was made at the first sign-in
     PRIMARY KEY (issuer, subject)
 );
 
@@ -218,6 +222,8 @@ CREATE TABLE pending_sign_ins (
     issuer TEXT, -- null before the callback
     subject TEXT,
     expires TEXT NOT NULL,
+    provider TEXT NOT NULL DEFAULT '', -- its name in [sign_in]
+    provider_session TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (digest)
 );
 

@@ -1,0 +1,25 @@
+"""The provider of a sign-in, what a session at a provider stands for, and accounts that a rule made."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0017"
+down_revision = "0016"
+
+_STATEMENTS = (
+    # Sign-ins under way begin again.
+    "DELETE FROM pending_sign_ins",
+    "ALTER TABLE pending_sign_ins ADD COLUMN provider TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE pending_sign_ins ADD COLUMN provider_session TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE web_sessions ADD COLUMN issuer TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE web_sessions ADD COLUMN subject TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE web_sessions ADD COLUMN provider_session TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE external_subjects ADD COLUMN by_rule INTEGER NOT NULL DEFAULT 0",
+)
+
+
+def upgrade() -> None:
+    """Add the columns; subjects so far were linked by an administrator."""
+    for statement in _STATEMENTS:
+        op.execute(statement)
