@@ -19,7 +19,7 @@ from chargehand.core.errors import NotFoundError, RefusedError, UsageError
 from chargehand.identity import accounts
 from chargehand.policy.access import ROLES, SCOPES, lock_seconds, scopes_of_role
 from chargehand.reports.reading import StateReader
-from chargehand.store.accounts import Actor, as_moment
+from chargehand.store.access_log import Actor, as_moment
 
 NAMES = st.sampled_from(["ann", "bob"])
 IDLE, LONGEST = 12 * 3600, 7 * 24 * 3600

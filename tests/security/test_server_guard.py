@@ -6,7 +6,7 @@ import http.client
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -15,7 +15,18 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from tests.server_kit import API, PASSWORD, Served, environment, record_missions, serving
 
-from chargehand.identity.accounts import create_login_code, create_user, owner, revoke_token, set_user_disabled
+from chargehand.core.mission_events import QuestionAsked
+from chargehand.identity.accounts import (
+    close_session,
+    create_login_code,
+    create_user,
+    list_tokens,
+    owner,
+    remove_user,
+    revoke_token,
+    set_user_disabled,
+    set_user_password,
+)
 from chargehand.operations.operation import Operation
 from chargehand.operations.table import OPERATIONS
 from chargehand.policy.access import ACCESS_RULES, ROLES, SCOPES, AccessScope, judge_access
@@ -162,6 +173,56 @@ async def test_a_busy_stream_ends_once_its_session_counts_no_more(tmp_path: Path
         assert b"mission.created" not in await stream()
 
 
+def disable(reader: StateReader, secret: str) -> None:
+    set_user_disabled(reader, "vera", True, by=owner(reader))
+
+
+def remove(reader: StateReader, secret: str) -> None:
+    remove_user(reader, "vera", by=owner(reader))
+
+
+def change_password(reader: StateReader, secret: str) -> None:
+    set_user_password(reader, "vera", f"another {PASSWORD}", by=owner(reader))
+
+
+def log_out(reader: StateReader, secret: str) -> None:
+    close_session(reader, secret, by=owner(reader))
+
+
+@pytest.mark.parametrize("lose", [disable, remove, change_password, log_out])
+def test_a_silent_stream_ends_at_once_with_its_rights(
+    served: Served, lose: Callable[[StateReader, str], None]
+) -> None:
+    with served.reader() as reader:
+        if any(row.name == "vera" for row in reader.store.accounts.list()):
+            remove_user(reader, "vera", by=owner(reader))
+    client = served.user("vera", "viewer")
+    secret = client.headers["Authorization"].removeprefix("Bearer ")
+    with client.stream("GET", f"{API}/events") as stream, served.reader() as reader:
+        lines = stream.iter_lines()
+        assert next(lines) == ": connected"
+        lose(reader, secret)
+        # At its next beat the server would have sent a sign of life first.
+        assert not [line for line in lines if line]
+
+
+def test_a_stream_of_a_revoked_token_ends_at_once_and_others_continue(served: Served) -> None:
+    revoked, other = served.token("read"), served.token("read")
+    with (
+        revoked.stream("GET", f"{API}/events") as stream,
+        other.stream("GET", f"{API}/events") as kept,
+        served.reader() as reader,
+    ):
+        lines, others = stream.iter_lines(), kept.iter_lines()
+        assert (next(lines), next(others)) == (": connected", ": connected")
+        *_, token, _ = list_tokens(reader, by=owner(reader)).tokens
+        revoke_token(reader, token.id, by=owner(reader))
+        assert not [line for line in lines if line]
+        asked = QuestionAsked(question="q-other", text="Which?", options=("a", "b"), tree="t", reasons=())
+        reader.store.log.append(MISSION, asked)
+        assert next(line for line in others if line).startswith("id: ")
+
+
 def test_cookies_are_neither_accepted_nor_set(served: Served) -> None:
     """A browser sends the cookies of 127.0.0.1 to every server there, and each could replay a session cookie."""
     client = served.owner()
@@ -295,7 +356,7 @@ def test_an_account_leaves_no_server_without_an_administrator(tmp_path: Path) ->
 def test_refusals_of_an_account_push_no_failed_login_out_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chargehand.store.accounts._REFUSALS_KEPT", 5)
+    monkeypatch.setattr("chargehand.store.access_log._REFUSALS_KEPT", 5)
     with serving(environment(tmp_path), tmp_path) as served:
         assert code(served.stranger().post(f"{API}/session", json={"code": "wrong"})) == "login_failed"
         viewer = served.user("vera", "viewer")

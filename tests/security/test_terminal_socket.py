@@ -24,11 +24,12 @@ from chargehand.core.attempt_events import AttemptStarted
 from chargehand.core.clock import SystemClock
 from chargehand.core.errors import RefusedError
 from chargehand.core.mission_events import MissionFinished
-from chargehand.identity.accounts import Caller, owner
+from chargehand.identity.accounts import Caller, owner, set_user_disabled
 from chargehand.policy.access import SCOPES
 from chargehand.reports.live_output import OutputWriter
 from chargehand.reports.progress.terminal import TerminalFollower
 from chargehand.reports.reading import StateReader
+from chargehand.server._rights import RightsWatch
 from chargehand.server._terminal import TerminalSockets
 
 MISSION = "m-00000"
@@ -238,6 +239,19 @@ def test_a_terminal_socket_ends_with_its_mission_and_server(tmp_path: Path) -> N
         assert code_at_end(left) == 1001
 
 
+def test_a_silent_terminal_ends_at_once_with_its_rights(served: Served) -> None:
+    client = served.user("wanda", "viewer")
+    with opened(served, client) as socket:
+        assert received(socket, "status")
+        with served.reader() as reader:
+            set_user_disabled(reader, "wanda", True, by=owner(reader))
+        # At its next beat the server would have sent a sign of life first.
+        with pytest.raises(ConnectionClosed) as ended:
+            received(socket, "alive")
+    assert ended.value.rcvd is not None
+    assert ended.value.rcvd.code == 4401
+
+
 async def test_a_terminal_socket_ends_if_its_session_ends_or_sending_stalls(tmp_path: Path) -> None:
     with StateReader.open(environ=environment(tmp_path), cwd=tmp_path) as reader:
         record_missions(reader, 1)
@@ -273,7 +287,13 @@ async def test_a_terminal_socket_ends_if_its_session_ends_or_sending_stalls(tmp_
             await terminals.serve(WebSocket(scope, receive, send))
             return codes[0]
 
-        make = partial(TerminalSockets, reader, authorise=authorise, in_thread=in_thread)
+        make = partial(
+            TerminalSockets,
+            reader,
+            authorise=authorise,
+            in_thread=in_thread,
+            rights=RightsWatch(reader, on_change=lambda: None),
+        )
         assert await closed_with(make(beat=0.0), takes=True) == 4401
         asked = iter((True,))
         assert await closed_with(make(patience=0.0), takes=False) == 4408

@@ -19,7 +19,7 @@ from chargehand.decisions.belief_networks import shipped_network
 from chargehand.identity import accounts
 from chargehand.identity.accounts import Caller
 from chargehand.reports.reading import StateReader
-from chargehand.store.accounts import Actor
+from chargehand.store.access_log import Actor
 
 RAIN = """{"note": "Rain wets the grass."}
 {"node": "rain", "states": ["yes", "no"], "counts": [[1, 3]]}

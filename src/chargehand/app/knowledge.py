@@ -51,7 +51,7 @@ from chargehand.knowledge.lessons_effect import LessonEffect, measure_effect
 from chargehand.knowledge.lessons_effect import LessonEntry as LessonEntry
 from chargehand.knowledge.lessons_effect import LessonList as LessonList
 from chargehand.reports.reading import StateReader
-from chargehand.store.accounts import Actor
+from chargehand.store.access_log import Actor
 from chargehand.store.lessons import LessonRow
 from chargehand.store.networks import NetworkVersion
 

@@ -23,7 +23,6 @@ from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.events import Event
 from chargehand.core.records import Reason
 from chargehand.core.state import ENDED, SETTLED, MissionState, Question
-from chargehand.durable.actions import OutputLine
 from chargehand.missions.waiting import Addressee, Deed, find_addressee, waiting_tasks
 from chargehand.missions.waiting import goes_on_by_itself as goes_on_by_itself
 from chargehand.reports.documents import (
@@ -36,7 +35,6 @@ from chargehand.reports.documents import (
 )
 from chargehand.reports.listing import children_of as children_of
 from chargehand.reports.listing import listed_missions
-from chargehand.reports.live_output import CHECK_STREAM, LOOK_SECONDS, OutputReader, Patience
 from chargehand.reports.outcome import explain_check
 from chargehand.reports.reading import StateReader, parse_since
 from chargehand.store.rows import MissionFilter
@@ -44,6 +42,7 @@ from chargehand.store.rows import MissionFilter
 if TYPE_CHECKING:
     from chargehand.app.composition import App
     from chargehand.core.events import OnEvent
+    from chargehand.durable.actions import OutputLine
     from chargehand.reports.review import ChangeReview
 
 _CANCEL_SECONDS = 30.0
@@ -143,6 +142,9 @@ def follow_mission(
     A coordinator waits for a moment between any two of its decisions: that is yielded only if it lasts.
     `with_output` also yields, in order of time, the lines that its agents print.
     """
+    # Imported here: a list of missions follows none.
+    from chargehand.reports.live_output import CHECK_STREAM, LOOK_SECONDS, OutputReader, Patience
+
     followed = reader.mission_reader.followed(mission)
     told = set[str]()
     patience = Patience()

@@ -21,7 +21,7 @@ from chargehand.core.state import MissionState
 from chargehand.policy.access import ROLES
 from chargehand.reports.disk import OPEN, mission_of
 from chargehand.reports.reading import StateReader
-from chargehand.store.accounts import Actor
+from chargehand.store.access_log import Actor
 from chargehand.store.audit import verify
 from chargehand.store.chain import AuditProblem, audit_problem
 from chargehand.store.heads import SignedHead

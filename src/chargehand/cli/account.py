@@ -72,7 +72,10 @@ def list_(out: Output) -> None:
     rows = []
     for each in listed.users:
         locked = f"locked until {local_time(each.locked_until)}" if each.locked_until else ""
-        notes = ("disabled" if each.disabled else "", locked, "" if each.has_password else "no password")
+        issuers = sorted({subject.issuer for subject in each.subjects})
+        signs_in = f"signs in at {', '.join(issuers)}" if issuers else ""
+        without = "" if each.has_password or issuers else "no password"
+        notes = ("disabled" if each.disabled else "", locked, without, signs_in)
         rows.append((each.name, each.role, local_time(each.created), ", ".join(filter(None, notes))))
     out.table(("NAME", "ROLE", "CREATED", "NOTES"), rows)
 
@@ -146,6 +149,44 @@ def remove(name: str, out: Output) -> None:
         removed = remove_user(reader, name, by=owner(reader))
     out.document(removed)
     out.text(f"{name} is removed")
+
+
+@user.command()
+@click.argument("name")
+@click.argument("issuer")
+@click.argument("subject")
+@json_option
+def link(name: str, issuer: str, subject: str, out: Output) -> None:
+    """Let a person of a provider in [sign_in] sign in to an account.
+
+    SUBJECT is the provider's id of the person; `chargehand user log` has both after a sign-in that was refused.
+
+    \b
+    Example:
+      chargehand user link ann https://login.example.org 00u1a2b3c4
+    """
+    from chargehand.identity.accounts import owner
+    from chargehand.identity.sign_in import link_subject
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        linked = link_subject(reader, name, issuer=issuer, subject=subject, by=owner(reader))
+    _show_user(out, linked, f"{subject} of {issuer} signs in to {name}")
+
+
+@user.command()
+@click.argument("issuer")
+@click.argument("subject")
+@json_option
+def unlink(issuer: str, subject: str, out: Output) -> None:
+    """Let a person of a provider sign in no longer, and end the sessions that were opened so."""
+    from chargehand.identity.accounts import owner
+    from chargehand.identity.sign_in import unlink_subject
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        changed = unlink_subject(reader, issuer=issuer, subject=subject, by=owner(reader))
+    _show_user(out, changed, f"{subject} of {issuer} does not sign in to {changed.name} any more")
 
 
 @user.command()

@@ -62,7 +62,7 @@ class GithubProvider:
         return f"{self.issuer}/login/oauth/authorize?{urlencode(query)}"
 
     def finish(self, parameters: Mapping[str, str], pending: PendingSignIn, /) -> ExternalSubject:
-        """Return the person that the callback's code stands for.
+        """Return the person who granted the callback's code.
 
         Raises `RefusedError` (`login_failed`), `InfrastructureError` (`provider_failed`).
         """

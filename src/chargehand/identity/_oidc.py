@@ -76,7 +76,7 @@ class OidcProvider:
         return _with_query(self._read_metadata().authorization_endpoint, query)
 
     def finish(self, parameters: Mapping[str, str], pending: PendingSignIn, /) -> ExternalSubject:
-        """Return the person that the callback's code stands for.
+        """Return the person who granted the callback's code.
 
         Raises `RefusedError` (`login_failed`), `InfrastructureError` (`provider_failed`).
         """
@@ -208,7 +208,7 @@ class OidcProvider:
                 raise self._client.failure(f"has an endpoint without https: {each[:200]!r}")
 
     def _complete(self, claims: dict[str, Any], metadata: _Metadata, access: str) -> dict[str, Any]:
-        """Return the claims with those that only the userinfo endpoint tells."""
+        """Return the claims with those that only the userinfo endpoint has."""
         wanted = (self._setup.groups_claim.partition(".")[0], "email", "preferred_username")
         if not (metadata.userinfo_endpoint and access) or all(each in claims for each in wanted):
             return claims

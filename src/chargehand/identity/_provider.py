@@ -1,4 +1,4 @@
-"""What the clients of all sign-in providers share: their setup, requests to the provider, and its refusals."""
+"""Shared by the clients of all sign-in providers: their setup, requests to the provider, and its refusals."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class ProviderClient:
     def _send(
         self, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None = None
     ) -> WebReply:
-        # Its certificate is what tells the provider from others: only on this machine can there be none.
+        # Only its certificate proves that this is the provider; an address of this machine needs no proof.
         if not url.startswith("https://") and not is_loopback(url):
             raise self.failure("is not reached by https", "give an https address in [sign_in]")
         try:

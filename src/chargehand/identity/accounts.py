@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal
@@ -26,6 +26,7 @@ from chargehand.identity.documents import (
     CreatedTokenDocument,
     LoginCodeDocument,
     SessionDocument,
+    SubjectDocument,
     TokenDocument,
     TokenListDocument,
     UserDocument,
@@ -43,7 +44,9 @@ from chargehand.policy.access import (
     scopes_of_role,
 )
 from chargehand.reports.reading import StateReader
-from chargehand.store.accounts import AccountRow, Actor, LoginAttempt, SessionRow, TokenRow, as_moment
+from chargehand.store.access_log import Actor, as_moment
+from chargehand.store.accounts import AccountRow, LoginAttempt, SessionRow, TokenRow
+from chargehand.store.sign_ins import SubjectRow
 
 TOKEN_PREFIX = "chg_"
 # A secret without this prefix opens no session: browsers sent earlier versions' cookies to other servers too.
@@ -117,7 +120,11 @@ def create_user(
 def list_users(reader: StateReader, *, by: Caller) -> UserListDocument:
     """Return all accounts. Raises `RefusedError` (`access_denied`)."""
     require_access(reader, by, "user.list")
-    return UserListDocument(users=tuple(_user(reader, row) for row in reader.store.accounts.list()))
+    subjects: dict[str, list[SubjectRow]] = {}
+    for each in reader.store.subjects.list():
+        subjects.setdefault(each.user, []).append(each)
+    rows = reader.store.accounts.list()
+    return UserListDocument(users=tuple(_user(reader, row, subjects.get(row.name, ())) for row in rows))
 
 
 def find_user(reader: StateReader, name: str, *, by: Caller) -> UserDocument:
@@ -495,13 +502,14 @@ def _has_account(reader: StateReader, caller: Caller) -> bool:
 
 
 def _find_user(reader: StateReader, name: str) -> UserDocument:
-    return _user(reader, reader.store.accounts.find(name))
+    return _user(reader, reader.store.accounts.find(name), reader.store.subjects.list(name))
 
 
-def _user(reader: StateReader, row: AccountRow) -> UserDocument:
+def _user(reader: StateReader, row: AccountRow, subjects: Sequence[SubjectRow]) -> UserDocument:
     locked = row.locked_until is not None and row.locked_until > as_moment(reader.clock.now())
     shown = row if locked else replace(row, locked_until=None)
-    return convert_to(shown, UserDocument, from_attributes=True)
+    named = tuple(convert_to(each, SubjectDocument, from_attributes=True) for each in subjects)
+    return replace(convert_to(shown, UserDocument, from_attributes=True), subjects=named)
 
 
 def _token(row: TokenRow) -> TokenDocument:

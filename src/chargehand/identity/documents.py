@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from chargehand.policy.access import AccountRole
-from chargehand.store.accounts import AccessRow
+from chargehand.store.access_log import AccessRow
+
+
+class SubjectDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A person at a provider who signs in to an account; `by_rule` if a rule of the provider made the account."""
+
+    issuer: str
+    subject: str
+    by_rule: bool
 
 
 class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +25,7 @@ class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
     has_password: bool
     created: str
     locked_until: str | None
+    subjects: tuple[SubjectDocument, ...] = ()
 
 
 class UserListDocument(msgspec.Struct, frozen=True, kw_only=True):

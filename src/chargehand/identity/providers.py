@@ -20,7 +20,7 @@ _PUBLIC = {"github": "https://github.com", "gitlab": "https://gitlab.com"}
 class AccountRules(Struct, frozen=True, kw_only=True):
     """Who gets an account at the first sign-in (`domains` of verified mail, `groups`), and which role.
 
-    With `roles` (group to role) the role is set at each sign-in, `role` for people in none of those groups.
+    With `roles` (group to role) the role is set at each sign-in, `role` for people outside of those groups.
     """
 
     domains: frozenset[str] = frozenset()
@@ -29,7 +29,7 @@ class AccountRules(Struct, frozen=True, kw_only=True):
     role: AccountRole = "viewer"
 
     def admits(self, person: ExternalSubject) -> bool:
-        """Return whether the person may have an account that nobody linked."""
+        """Return whether the person may have an account that no administrator linked."""
         domain = person.mail.rpartition("@")[2].lower()
         return bool((domain and domain in self.domains) or self.groups & {*person.groups})
 

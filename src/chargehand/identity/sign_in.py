@@ -18,10 +18,11 @@ from msgspec import Struct
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.core.ports import ExternalSubject, PendingSignIn
 from chargehand.identity._secrets import digest_secret, new_secret
-from chargehand.identity.accounts import Caller, require_access
+from chargehand.identity.accounts import Caller, find_user, require_access
+from chargehand.identity.documents import UserDocument
 from chargehand.identity.providers import ConfiguredProvider
 from chargehand.reports.reading import StateReader
-from chargehand.store.accounts import Actor, as_moment
+from chargehand.store.access_log import Actor, as_moment
 from chargehand.store.sign_ins import SubjectRow
 
 SIGN_IN_LASTS = timedelta(minutes=10)
@@ -40,7 +41,7 @@ class StartedSignIn(Struct, frozen=True, kw_only=True):
     browser: str
 
 
-def link_subject(reader: StateReader, user: str, *, issuer: str, subject: str, by: Caller) -> None:
+def link_subject(reader: StateReader, user: str, *, issuer: str, subject: str, by: Caller) -> UserDocument:
     """Let a person of an external issuer sign in to an account.
 
     Raises `NotFoundError`, `UsageError` (`subject_taken`, `user_invalid`), `RefusedError` (`access_denied`).
@@ -53,6 +54,7 @@ def link_subject(reader: StateReader, user: str, *, issuer: str, subject: str, b
             )
     actor = Actor(user=by.user, address=by.address)
     reader.store.subjects.add(user, issuer=issuer, subject=subject, actor=actor)
+    return find_user(reader, user, by=by)
 
 
 def list_subjects(reader: StateReader, *, by: Caller, user: str | None = None) -> tuple[SubjectRow, ...]:
@@ -61,14 +63,14 @@ def list_subjects(reader: StateReader, *, by: Caller, user: str | None = None) -
     return reader.store.subjects.list(user)
 
 
-def unlink_subject(reader: StateReader, *, issuer: str, subject: str, by: Caller) -> None:
+def unlink_subject(reader: StateReader, *, issuer: str, subject: str, by: Caller) -> UserDocument:
     """Let an external person sign in no longer; sessions that were opened so end.
 
     Raises `NotFoundError`, `RefusedError` (`access_denied`).
     """
     require_access(reader, by, "user.unlink", subject)
     actor = Actor(user=by.user, address=by.address)
-    reader.store.subjects.remove(issuer=issuer, subject=subject, actor=actor)
+    return find_user(reader, reader.store.subjects.remove(issuer=issuer, subject=subject, actor=actor), by=by)
 
 
 def start_sign_in(

@@ -176,6 +176,7 @@ _CALLS: Mapping[str, tuple[CommandCall, ...]] = {
     "user enable": (CommandCall(names={"name": "user"}, fixed={"disabled": False}),),
     "user password": (CommandCall(route="patch_users_user", names={"name": "user"}, unsent=("password_stdin",)),),
     "user remove": (CommandCall(names={"name": "user"}),),
+    "user link": (CommandCall(names={"name": "user"}),),
 }
 
 

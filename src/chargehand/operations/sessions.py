@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from chargehand.app.composition import App
 from chargehand.core.errors import UsageError
-from chargehand.identity import accounts
+from chargehand.identity import accounts, sign_in
 from chargehand.identity.accounts import Caller
 from chargehand.identity.documents import (
     AccessLogDocument,
@@ -25,6 +25,7 @@ from chargehand.policy.access import AccessScope
 from chargehand.reports.reading import StateReader
 
 OPERATIONS = OperationTable()
+_Named = Annotated[str, Meta(min_length=1, max_length=500)]
 _Password = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
@@ -49,6 +50,21 @@ class UserChange(RestArguments, frozen=True):
     role: Short | None = None
     password: _Password | None = None
     disabled: bool | None = None
+
+
+class NewSubject(RestArguments, frozen=True):
+    """A person at a provider to link to an account: the provider's issuer, and its id of the person."""
+
+    user: Short
+    issuer: _Named
+    subject: _Named
+
+
+class OneSubject(RestArguments, frozen=True):
+    """A person at a provider: the provider's issuer, and its id of the person."""
+
+    issuer: _Named
+    subject: _Named
 
 
 class OwnPassword(RestArguments, frozen=True):
@@ -138,6 +154,18 @@ def change_user(app: App, call: UserChange, by: Caller) -> UserDocument:
 def remove_user(app: App, call: OneUser, by: Caller) -> UserRemovedDocument:
     """Remove an account."""
     return accounts.remove_user(app, call.user, by=by)
+
+
+@OPERATIONS.add("POST", "/users/{user}/subjects", action="user.link", commands=("user link",))
+def link_subject(app: App, call: NewSubject, by: Caller) -> UserDocument:
+    """Let a person of a provider sign in to an account."""
+    return sign_in.link_subject(app, call.user, issuer=call.issuer, subject=call.subject, by=by)
+
+
+@OPERATIONS.add("DELETE", "/subjects", action="user.unlink", commands=("user unlink",))
+def unlink_subject(app: App, call: OneSubject, by: Caller) -> UserDocument:
+    """Let a person of a provider sign in no longer."""
+    return sign_in.unlink_subject(app, issuer=call.issuer, subject=call.subject, by=by)
 
 
 @OPERATIONS.add("GET", "/tokens", action="token.own.list", commands=("token list",))

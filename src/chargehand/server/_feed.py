@@ -65,6 +65,12 @@ class EventFeed:
         self._changed = asyncio.Event()
         self._closed = False
         self._generation = 0
+        self._rights = 0
+
+    def check_rights(self) -> None:
+        """Let every follower check that its session or token is still valid."""
+        self._rights += 1
+        self._wake()
 
     def close(self) -> None:
         """End every stream."""
@@ -118,10 +124,11 @@ class EventFeed:
                     yield _frame_text(last, b"reset", msgspec.json.encode({"position": last}))
                 after = last
             yield b": connected\n\n"
-            checked = time.monotonic()
+            checked, rights = time.monotonic(), self._rights
             while not self._closed and generation == self._generation:
                 # By the clock, not only in pauses: a busy log must not keep a stream whose session was revoked.
-                if time.monotonic() - checked >= self._beat:
+                if rights != self._rights or time.monotonic() - checked >= self._beat:
+                    rights = self._rights
                     if not await is_valid():
                         return
                     checked = time.monotonic()

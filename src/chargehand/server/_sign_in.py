@@ -60,7 +60,7 @@ class SignInRoutes:
     def end_session_url(self, request: Request, issuer: str) -> str | None:
         """Return the page at which a browser ends its session with an issuer; `None` without one.
 
-        A provider that does not answer delays nobody's logout here.
+        A provider that does not answer is skipped: the session here has ended.
         """
         scheme = "https" if self._is_https(request) else "http"
         for each in self._providers.values():

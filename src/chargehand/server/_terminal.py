@@ -17,11 +17,12 @@ from chargehand.operations.operation import TerminalQuery, encode_document, read
 from chargehand.reports.reading import StateReader
 from chargehand.reports.story import TerminalFollower, TerminalRecord
 from chargehand.server._places import Places
+from chargehand.server._rights import RightsWatch
 
 _LOG = logging.getLogger("chargehand.server")
 # How often new output is read: while the mission runs, and while it rests.
 _POLL_SECONDS = 0.2
-_REST_POLL_SECONDS = 1.0
+_REST_POLL_SECONDS = 0.5
 # As for the feed: proxies and browsers drop connections that are silent for longer.
 _BEAT_SECONDS = 15.0
 # A client that accepts nothing for this long loses its place; it can continue from its position.
@@ -51,12 +52,14 @@ class TerminalSockets:
         *,
         authorise: Callable[[HTTPConnection, str], Caller],
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        rights: RightsWatch,
         beat: float = _BEAT_SECONDS,
         patience: float = _SEND_SECONDS,
     ) -> None:
         self._reader = reader
         self._authorise = authorise
         self._in_thread = in_thread
+        self._rights = rights
         self._beat = beat
         self._patience = patience
         self._places = Places("terminals", per_account=_MOST_TERMINALS_OF_ACCOUNT, total=_MOST_TERMINALS)
@@ -81,7 +84,8 @@ class TerminalSockets:
             await socket.close(_close_code(error), error.code)
             return
         try:
-            await self._serve(socket, call)
+            with self._rights.watching():
+                await self._serve(socket, call)
         finally:
             give_back()
 
@@ -123,8 +127,10 @@ class TerminalSockets:
     async def _send(self, socket: WebSocket, follower: TerminalFollower) -> tuple[int, str]:
         """Send new output until the mission ends; return the close code and its reason."""
         checked = said = time.monotonic()
+        rights = self._rights.version
         while True:
-            if time.monotonic() - checked >= self._beat:
+            if rights != self._rights.version or time.monotonic() - checked >= self._beat:
+                rights = self._rights.version
                 try:
                     await self._in_thread(lambda: self._authorise(socket, "mission.output"))
                 except ChargehandError as error:

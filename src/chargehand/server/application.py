@@ -48,6 +48,7 @@ from chargehand.server._responses import (
     error_response,
     reply_response,
 )
+from chargehand.server._rights import RightsWatch
 from chargehand.server._sessions import Sessions, name_network
 from chargehand.server._sign_in import SignInRoutes
 from chargehand.server._terminal import TerminalSockets
@@ -127,6 +128,7 @@ class ChargehandServer:
         self._shared = App(environ=environ, cwd=cwd)
         self._shared.keeps_missions = True
         self._feed = EventFeed(self._shared)
+        self._rights = RightsWatch(self._shared, on_change=self._feed.check_rights)
         configured = self._shared.user_configuration().config
         has_passwords = configured.server.passwords
         self._sessions = Sessions(self._shared, has_passwords=has_passwords)
@@ -146,12 +148,28 @@ class ChargehandServer:
         self._keyed = KeyedRequests(lambda: self._shared.store.idempotency)
         providers = open_providers(configured.sign_in, self._shared.credentials) if sign_in is None else sign_in
         self._sign_in = SignInRoutes(self._shared, providers, hosts) if providers else None
-        self._terminals = TerminalSockets(self._shared, authorise=self._authorise, in_thread=self._in_thread)
-        routes: list[HttpRoute | WebSocketRoute] = [
-            HttpRoute(PREFIX + route.pattern, functools.partial(self.answer_route, route), methods=[route.method])
-            for route in OPERATIONS
-        ]
-        routes += [
+        self._terminals = TerminalSockets(
+            self._shared, authorise=self._authorise, in_thread=self._in_thread, rights=self._rights
+        )
+        routes = self._routes(Pages(pages, providers, passwords=has_passwords))
+        zipped = GZipMiddleware(
+            _give_places_back(Starlette(routes=routes, lifespan=self._lifespan)),
+            minimum_size=LEAST_COMPRESSED_BYTES,
+            compresslevel=COMPRESSION_LEVEL,
+        )
+        guarded = RequestGuard(zipped, hosts=hosts)
+        self.application: ASGIApp = AccessLines(
+            guarded, templates={route.endpoint: route.path for route in routes}
+        )
+
+    def _routes(self, pages: Pages) -> list[HttpRoute | WebSocketRoute]:
+        return [
+            *(
+                HttpRoute(
+                    PREFIX + route.pattern, functools.partial(self.answer_route, route), methods=[route.method]
+                )
+                for route in OPERATIONS
+            ),
             *self._sign_in_routes(),
             HttpRoute(f"{PREFIX}/session", self.log_in, methods=["POST"]),
             HttpRoute(f"{PREFIX}/session", self.log_out, methods=["DELETE"]),
@@ -165,17 +183,8 @@ class ChargehandServer:
             HttpRoute("/ready", self.show_readiness, methods=["GET"]),
             HttpRoute("/metrics", self.show_metrics, methods=["GET"]),
             HttpRoute("/openapi.json", self.show_openapi, methods=["GET"]),
-            HttpRoute("/{path:path}", Pages(pages, providers, passwords=has_passwords).serve, methods=["GET"]),
+            HttpRoute("/{path:path}", pages.serve, methods=["GET"]),
         ]
-        zipped = GZipMiddleware(
-            _give_places_back(Starlette(routes=routes, lifespan=self._lifespan)),
-            minimum_size=LEAST_COMPRESSED_BYTES,
-            compresslevel=COMPRESSION_LEVEL,
-        )
-        guarded = RequestGuard(zipped, hosts=hosts)
-        self.application: ASGIApp = AccessLines(
-            guarded, templates={route.endpoint: route.path for route in routes}
-        )
 
     def _sign_in_routes(self) -> Iterator[HttpRoute]:
         for method, path, work in self._sign_in.routes if self._sign_in is not None else ():
@@ -183,15 +192,16 @@ class ChargehandServer:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
-        following = asyncio.create_task(self._feed.run())
+        following = [asyncio.create_task(each.run()) for each in (self._feed, self._rights)]
         try:
             yield
         finally:
-            following.cancel()
+            for each in following:
+                each.cancel()
             # A promotion is interrupted safely: its journal shows the next server how far it got.
             for task in self._working.values():
                 task.cancel()
-            await asyncio.gather(following, *self._working.values(), self._keyed.close(), return_exceptions=True)
+            await asyncio.gather(*following, *self._working.values(), self._keyed.close(), return_exceptions=True)
             for threads in (self._readers, self._writers, self._entry, self._passwords, self._costly):
                 threads.shutdown(wait=True)
             self._shared.close()
@@ -406,9 +416,15 @@ class ChargehandServer:
                 return True
             return False
 
-        frames = self._feed.follow(after, await self._in_thread(read_filter), is_valid=is_valid)
+        wanted = await self._in_thread(read_filter)
+
+        async def frames() -> AsyncIterator[bytes]:
+            with self._rights.watching():
+                async for frame in self._feed.follow(after, wanted, is_valid=is_valid):
+                    yield frame
+
         headers = {"X-Accel-Buffering": "no", "Content-Encoding": "identity"}
-        return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
+        return StreamingResponse(frames(), media_type="text/event-stream", headers=headers)
 
     @_answer_errors
     async def show_readiness(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Accounts of the server, the secrets that grant access to it, and the log of changes to both.
+"""Accounts of the server, and the secrets that grant access to it.
 
 Secrets are stored only as hashes: argon2id of a password, SHA-256 of a secret with 256 random bits. A secret is
 looked up by that hash, which no guess can steer towards another one.
@@ -9,28 +9,17 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError, nearest
+from chargehand.store.access_log import AccessChange, AccessLog, Actor, as_moment, as_text
 from chargehand.store.chain import is_moment
-from chargehand.store.database.connection import Database, Transaction
+from chargehand.store.database.connection import Database
 
 LoginKind = Literal["password", "code", "external"]
-AccessOutcome = Literal["done", "refused"]
-# People without an account can cause refusals at will, and must not fill the disk; completed actions are kept for
-# good. The bound applies per actor: refusals of an account push out no failed logins, whose actor is "".
-_REFUSALS_KEPT = 10_000
-
-
-class Actor(Struct, frozen=True, kw_only=True):
-    """The user who acts, and the network address of the request ("" on this machine)."""
-
-    user: str
-    address: str = ""
 
 
 class AccountRow(Struct, frozen=True, kw_only=True):
@@ -87,86 +76,6 @@ class LoginAttempt(Struct, frozen=True, kw_only=True):
     password: str | None
 
 
-class AccessRow(Struct, frozen=True, kw_only=True):
-    """One line of the access log: actor, action (done or refused), subject, and address.
-
-    `time` is ISO 8601 in UTC, `outcome` `done` or `refused`, `address` "" for this machine.
-    """
-
-    seq: int
-    time: str
-    actor: str
-    action: str
-    subject: str
-    address: str
-    outcome: str
-
-
-class AccessLog:
-    """The log of actions on accounts, sessions and tokens; not part of the hash chain."""
-
-    def __init__(self, database: Database, *, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-
-    def append(self, actor: Actor, action: str, subject: str, *, outcome: AccessOutcome = "done") -> None:
-        """Add a line; of an actor's refusals the newest 10,000 are kept. Raises `StoreError`."""
-        with self.change(actor) as change:
-            change.note(action, subject, outcome=outcome)
-
-    @contextmanager
-    def change(self, actor: Actor) -> Iterator[AccessChange]:
-        """Hold a transaction for a change and its lines; it is on disk at the end. Raises `StoreError`."""
-        # Durable: a power cut must neither restore nor remove a right.
-        with self._database.write(durable=True) as connection:
-            yield AccessChange(connection, actor=actor, now=as_moment(self._clock.now()))
-
-    def list(self, *, limit: int, before: int | None = None) -> tuple[AccessRow, ...]:
-        """Return the newest lines, or those before a line, newest first. Raises `StoreError`."""
-        query = """
-            SELECT seq, time, actor, action, subject, address, outcome FROM access_log
-            WHERE :before IS NULL OR seq < :before ORDER BY seq DESC LIMIT :limit
-        """
-        with self._database.read() as connection:
-            rows = connection.execute(query, {"before": before, "limit": limit}).fetchall()
-        return tuple(
-            AccessRow(
-                seq=seq, time=_text(time), actor=_text(actor), action=_text(action),
-                subject=_text(subject), address=_text(address), outcome=_text(outcome),
-            )
-            for seq, time, actor, action, subject, address, outcome in rows
-        )  # fmt: skip
-
-
-class AccessChange:
-    """One transaction: `execute` makes a change, `note` logs it."""
-
-    def __init__(self, connection: Transaction, *, actor: Actor, now: str) -> None:
-        self.execute = connection.execute
-        self.now = now
-        self._actor = actor
-
-    def note(self, action: str, subject: str, *, outcome: AccessOutcome = "done") -> int:
-        """Add a line to the access log and return its number."""
-        actor = self._actor
-        insert = (
-            "INSERT INTO access_log (time, actor, action, subject, address, outcome) VALUES (?, ?, ?, ?, ?, ?)"
-        )
-        line = self.execute(insert, (self.now, actor.user, action, subject, actor.address, outcome)).lastrowid
-        assert line is not None
-        if outcome == "refused":
-            which = "outcome = 'refused' AND actor = :actor"
-            oldest = f"SELECT seq FROM access_log WHERE {which} ORDER BY seq DESC LIMIT 1 OFFSET :kept"
-            remove = f"DELETE FROM access_log WHERE {which} AND seq <= ({oldest})"
-            self.execute(remove, {"actor": actor.user, "kept": _REFUSALS_KEPT})
-        return line
-
-    def settle(self, line: int, action: str, subject: str) -> None:
-        """Turn a refusal noted in advance into the actor's completed action."""
-        settled = "UPDATE access_log SET actor = ?, action = ?, subject = ?, outcome = 'done' WHERE seq = ?"
-        self.execute(settled, (self._actor.user, action, subject, line))
-
-
 class Accounts:
     """People and programs that may use the server."""
 
@@ -194,13 +103,13 @@ class Accounts:
             rows = connection.execute(query).fetchall()
         return tuple(
             AccountRow(
-                name=_text(name),
-                role=_text(role),
+                name=as_text(name),
+                role=as_text(role),
                 has_password=password is not None,
                 disabled=disabled != 0,
-                created=_text(created),
+                created=as_text(created),
                 failures=_number(failures),
-                locked_until=_text(locked) or None,
+                locked_until=as_text(locked) or None,
             )
             for name, role, password, disabled, created, failures, locked in rows
         )
@@ -279,13 +188,13 @@ class Accounts:
             # account's, because people type their password there.
             line = change.note("session.open", "" if row is None else name, outcome="refused")
             password, disabled, failed, locked_until, is_known = row or (None, 0, 0, None, 0)
-            is_locked = _text(locked_until) > change.now
-            if not _text(password) or disabled != 0 or (is_locked and not is_known):
+            is_locked = as_text(locked_until) > change.now
+            if not as_text(password) or disabled != 0 or (is_locked and not is_known):
                 return LoginAttempt(line=line, password=None)
             if not is_locked:
                 failures = _number(failed) + 1
                 change.execute(count, (failures, lock(failures), name))
-        return LoginAttempt(line=line, password=_text(password))
+        return LoginAttempt(line=line, password=as_text(password))
 
     def _update(
         self, transaction: AccessChange, name: str, change: str, value: object, *, closing: bool = False
@@ -347,7 +256,7 @@ class Grants:
             if row is None or row[2] is not None or not _lasts(row[1], change.now) or not _equal(row[3], code):
                 change.note("session.open", "", outcome="refused")
                 return None
-            user = _text(row[0])
+            user = as_text(row[0])
             change.execute("UPDATE login_codes SET used = ? WHERE digest = ?", (change.now, code))
             session = SessionRow(
                 digest=digest, user=user, role=None, kind="code", created=change.now, last_seen=change.now,
@@ -373,7 +282,7 @@ class Grants:
             if row is None:
                 return None
             session = SessionRow(
-                digest=digest, user=user, role=_text(row[0]), kind="password", created=change.now,
+                digest=digest, user=user, role=as_text(row[0]), kind="password", created=change.now,
                 last_seen=change.now, expires=expires, ends=ends,
             )  # fmt: skip
             insert_session(change, session)
@@ -394,8 +303,9 @@ class Grants:
         if row[2] != "code" and (row[2] not in ("password", "external") or row[8] != 0):
             return None
         return SessionRow(
-            digest=digest, user=_text(row[1]), role=None if row[2] == "code" else _text(row[7]), kind=row[2],
-            created=_text(row[3]), last_seen=_text(row[4]), expires=row[5], ends=row[6], issuer=_text(row[9]),
+            digest=digest, user=as_text(row[1]), role=None if row[2] == "code" else as_text(row[7]), kind=row[2],
+            created=as_text(row[3]), last_seen=as_text(row[4]), expires=row[5], ends=row[6],
+            issuer=as_text(row[9]),
         )  # fmt: skip
 
     def extend_session(self, digest: str, *, expires: str) -> None:
@@ -411,7 +321,7 @@ class Grants:
             remove = "DELETE FROM web_sessions WHERE digest = ? RETURNING user"
             row = change.execute(remove, (digest,)).fetchone()
             if row is not None:
-                change.note("session.close", _text(row[0]))
+                change.note("session.close", as_text(row[0]))
 
     def close_all(self, *, actor: Actor) -> None:
         """End all sessions and void all codes, for example after a restore. Raises `StoreError`."""
@@ -470,7 +380,7 @@ class Grants:
             row = change.execute(update, (change.now, token)).fetchone()
             if row is None:
                 raise NotFoundError(f"there is no token {token!r}", hint="`chargehand token list` shows them")
-            change.note("token.revoke", f"{token} of {_text(row[0])}")
+            change.note("token.revoke", f"{token} of {as_text(row[0])}")
 
     def problems(self, *, roles: Sequence[str]) -> Iterator[str]:
         """Yield rows of accounts and grants that no program of ours writes. Raises `StoreError`."""
@@ -505,11 +415,6 @@ _TOKENS = """
 """
 
 
-def as_moment(time: datetime) -> str:
-    """Format a time as all tables here store it: of one length and in UTC, so that text order is time order."""
-    return time.isoformat(timespec="microseconds")
-
-
 def insert_session(change: AccessChange, session: SessionRow) -> None:
     """Add a session in a transaction, and remove expired ones."""
     change.execute("DELETE FROM web_sessions WHERE expires <= ?", (change.now,))
@@ -522,17 +427,17 @@ def insert_session(change: AccessChange, session: SessionRow) -> None:
 def _token(row: Sequence[Any]) -> TokenRow:
     _, name, user, role, owner, label, scopes, created, expires, last_used, revoked, *_ = row
     return TokenRow(
-        id=_text(name),
-        user=_text(user),
-        role=None if owner == 1 else _text(role),
+        id=as_text(name),
+        user=as_text(user),
+        role=None if owner == 1 else as_text(role),
         owner=owner == 1,
-        name=_text(label),
-        scopes=tuple(_text(scopes).split()),
-        created=_text(created),
-        expires=_text(expires),
-        last_used=_text(last_used) or None,
+        name=as_text(label),
+        scopes=tuple(as_text(scopes).split()),
+        created=as_text(created),
+        expires=as_text(expires),
+        last_used=as_text(last_used) or None,
         # Any value counts: a token with a damaged row is no better than a revoked one.
-        revoked=None if revoked is None else _text(revoked),
+        revoked=None if revoked is None else as_text(revoked),
     )
 
 
@@ -543,11 +448,6 @@ def _lasts(moment: object, now: str) -> bool:
 
 def _equal(kept: object, digest: str) -> bool:
     return isinstance(kept, str) and hmac.compare_digest(kept.encode(), digest.encode())
-
-
-def _text(kept: object) -> str:
-    # A damaged file can hold values of any type.
-    return kept if isinstance(kept, str) else ""
 
 
 def _number(kept: object) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from chargehand.core.errors import NotFoundError, RefusedError
-from chargehand.store.accounts import AccessLog, Actor
+from chargehand.store.access_log import AccessLog, Actor
 from chargehand.store.chain import is_moment
 from chargehand.store.database.connection import Database, corrupt
 

@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from chargehand.core.clock import Clock
 from chargehand.core.errors import NotFoundError, UsageError
-from chargehand.store.accounts import AccessChange, AccessLog, Actor, SessionRow, as_moment, insert_session
+from chargehand.store.access_log import AccessChange, AccessLog, Actor, as_moment
+from chargehand.store.accounts import SessionRow, insert_session
 from chargehand.store.database.connection import Database
 
 
@@ -19,6 +20,7 @@ class SubjectRow(Struct, frozen=True, kw_only=True):
     subject: str
     user: str
     created: str
+    by_rule: bool = False
 
 
 class ExternalSubjects:
@@ -96,29 +98,34 @@ class ExternalSubjects:
     def list(self, user: str | None = None) -> tuple[SubjectRow, ...]:
         """Return the subjects of all accounts or of one, oldest first. Raises `StoreError`."""
         query = """
-            SELECT issuer, subject, user, created FROM external_subjects
+            SELECT issuer, subject, user, created, by_rule FROM external_subjects
             WHERE :user IS NULL OR user = :user ORDER BY created, issuer, subject
         """
         with self._database.read() as connection:
             rows = connection.execute(query, {"user": user}).fetchall()
         return tuple(
-            SubjectRow(issuer=str(issuer), subject=str(subject), user=str(name), created=str(created))
-            for issuer, subject, name, created in rows
+            SubjectRow(
+                issuer=str(issuer), subject=str(subject), user=str(name), created=str(created), by_rule=made == 1
+            )
+            for issuer, subject, name, created, made in rows
         )
 
-    def remove(self, *, issuer: str, subject: str, actor: Actor) -> None:
-        """Unlink a subject and close its account's external sessions. Raises `NotFoundError`, `StoreError`."""
+    def remove(self, *, issuer: str, subject: str, actor: Actor) -> str:
+        """Unlink a subject, close its sessions, and return its account. Raises `NotFoundError`, `StoreError`."""
         remove = "DELETE FROM external_subjects WHERE issuer = ? AND subject = ? RETURNING user"
         with self._log.change(actor) as change:
             row = change.execute(remove, (issuer, subject)).fetchone()
             if row is None:
-                raise NotFoundError(f"{subject!r} of {issuer!r} has no account", hint="list the subjects")
+                raise NotFoundError(
+                    f"{subject!r} of {issuer!r} has no account", hint="`chargehand user list` shows them"
+                )
             close = """
                 DELETE FROM web_sessions WHERE kind = 'external' AND user = ?
                 AND (issuer = '' OR (issuer = ? AND subject = ?))
             """
             change.execute(close, (row[0], issuer, subject))
             change.note("user.unlink", f"{row[0]} ({subject} of {issuer})")
+        return str(row[0])
 
 
 class PendingSignIns:

@@ -30,7 +30,8 @@ from chargehand.store.log import EventLog
 from chargehand.store.projects import Projects, Trust
 
 if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
-    from chargehand.store.accounts import AccessLog, Accounts, Grants
+    from chargehand.store.access_log import AccessLog
+    from chargehand.store.accounts import Accounts, Grants
     from chargehand.store.alerts import Alerts, Followers
     from chargehand.store.derived import DerivedFiles
     from chargehand.store.envelopes import Envelope
@@ -81,7 +82,7 @@ class Store:
     @cached_property
     def access_log(self) -> AccessLog:
         """The log of actions on accounts, sessions and tokens."""
-        from chargehand.store.accounts import AccessLog
+        from chargehand.store.access_log import AccessLog
 
         return AccessLog(self.database, clock=self._clock)
 

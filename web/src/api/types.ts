@@ -1726,6 +1726,46 @@ export interface paths {
         patch: operations["patch_users_user"];
         trace?: never;
     };
+    "/api/v1/users/{user}/subjects": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let a person of a provider sign in to an account.
+         * @description Needs the role admin and the scope administer. Like `chargehand user link`.
+         */
+        post: operations["post_users_user_subjects"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/subjects": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Let a person of a provider sign in no longer.
+         * @description Needs the role admin and the scope administer. Like `chargehand user unlink`.
+         */
+        delete: operations["delete_subjects"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tokens": {
         parameters: {
             query?: never;
@@ -4744,6 +4784,15 @@ export interface components {
             steps: components["schemas"]["PathStep"][];
         };
         /**
+         * SubjectDocument
+         * @description A person at a provider who signs in to an account; `by_rule` if a rule of the provider made the account.
+         */
+        SubjectDocument: {
+            issuer: string;
+            subject: string;
+            by_rule: boolean;
+        };
+        /**
          * SystemView
          * @description The running system: `queued` missions wait for a worker, `sleeping` ones for quota; disk in MiB.
          */
@@ -5145,6 +5194,8 @@ export interface components {
             has_password: boolean;
             created: string;
             locked_until: string | null;
+            /** @default [] */
+            subjects: components["schemas"]["SubjectDocument"][];
         };
         /**
          * UserListDocument
@@ -9267,6 +9318,75 @@ export interface operations {
                 };
             };
         };
+        responses: {
+            /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_users_user_subjects: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    issuer: string;
+                    subject: string;
+                };
+            };
+        };
+        responses: {
+            /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    delete_subjects: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
         responses: {
             /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
             200: {
