@@ -504,10 +504,12 @@ async def _read_raw(request: Request, *, within: float, most: int) -> bytes:
 
 
 async def _read_sign_in_body(request: Request) -> dict[str, Any]:
-    """Return the fields of a JSON object or, as providers send them, of a form."""
+    """Return the fields of a JSON object or, as providers send a logout token, of a form."""
     if request.method != "POST":
         return {}
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM:
+    is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
+    # Only the logout token, which is signed: another site's page can send a form.
+    if is_form and request.url.path.endswith("/logout"):
         content = await _read_raw(request, within=_LOGIN_BODY_SECONDS, most=_LARGEST_BODY_BYTES)
         return dict(parse_qsl(content.decode("ascii", "replace"), max_num_fields=20))
     return await _read_body(request, within=_LOGIN_BODY_SECONDS)
