@@ -33,7 +33,8 @@ from chargehand.core.choices import (
 )
 from chargehand.core.mission_events import AttemptFinished, MissionCreated
 from chargehand.core.records import MissionRequest
-from chargehand.identity.accounts import create_token, owner
+from chargehand.identity.accounts import owner
+from chargehand.identity.tokens import create_token
 from chargehand.reports.reading import StateReader
 from chargehand.store.store import open_store
 

@@ -22,7 +22,8 @@ from benchmarks.measure import Result, Side, compare, percentile_95, spend
 from benchmarks.mission_kit import MissionKit
 from chargehand.core.mission_events import MessageSent, MissionCreated
 from chargehand.core.records import MissionRequest
-from chargehand.identity.accounts import create_token, owner
+from chargehand.identity.accounts import owner
+from chargehand.identity.tokens import create_token
 from chargehand.operations.table import OPERATIONS
 from chargehand.reports.reading import StateReader
 

@@ -17,8 +17,9 @@ import httpx
 
 from chargehand.core.mission_events import MissionCreated
 from chargehand.core.records import MissionRequest
-from chargehand.identity.accounts import create_login_code, create_token, create_user, owner
+from chargehand.identity.accounts import create_login_code, create_user, owner
 from chargehand.identity.providers import ConfiguredProvider
+from chargehand.identity.tokens import create_token
 from chargehand.policy.access import AccessScope
 from chargehand.reports.reading import StateReader
 from chargehand.server.serving import ServeOptions, bind, serve, url_at

@@ -16,7 +16,7 @@ from tests.conftest import examples
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
-from chargehand.identity import accounts
+from chargehand.identity import accounts, tokens
 from chargehand.policy.access import ROLES, SCOPES, lock_seconds, scopes_of_role
 from chargehand.reports.reading import StateReader
 from chargehand.store.access_log import Actor, as_moment
@@ -209,9 +209,7 @@ class AccountsMachine(RuleBasedStateMachine):
         allowed = SCOPES if name is None else () if user is None else scopes_of_role(user.role)  # type: ignore[arg-type]
         whole = set(scopes) <= set(allowed)
         try:
-            made = accounts.create_token(
-                self.reader, "t", scopes=tuple(scopes), user=name, days=days, by=self.owner
-            )
+            made = tokens.create_token(self.reader, "t", scopes=tuple(scopes), user=name, days=days, by=self.owner)
         except UsageError:  # also catches `NotFoundError`
             assert not whole
             return
@@ -222,7 +220,7 @@ class AccountsMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def revoke(self, data: st.DataObject) -> None:
         secret = data.draw(st.sampled_from(list(self.tokens)))
-        accounts.revoke_token(self.reader, self.tokens.pop(secret)[3], by=self.owner)
+        tokens.revoke_token(self.reader, self.tokens.pop(secret)[3], by=self.owner)
         self.revoked.append(secret)
 
     @rule()
@@ -256,9 +254,9 @@ class AccountsMachine(RuleBasedStateMachine):
         if not hasattr(self, "reader"):
             return
         assert all(accounts.resolve_session(self.reader, secret) is None for secret in self.closed)
-        assert all(accounts.resolve_token(self.reader, secret) is None for secret in self.revoked)
+        assert all(tokens.resolve_token(self.reader, secret) is None for secret in self.revoked)
         for secret, (name, scopes, ends, _) in self.tokens.items():
-            found = accounts.resolve_token(self.reader, secret)
+            found = tokens.resolve_token(self.reader, secret)
             if self.now >= ends or (name and self.users[name].disabled):
                 assert found is None
             else:

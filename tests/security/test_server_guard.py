@@ -20,13 +20,12 @@ from chargehand.identity.accounts import (
     close_session,
     create_login_code,
     create_user,
-    list_tokens,
     owner,
     remove_user,
-    revoke_token,
     set_user_disabled,
     set_user_password,
 )
+from chargehand.identity.tokens import list_tokens, revoke_token
 from chargehand.operations.operation import Operation
 from chargehand.operations.table import OPERATIONS
 from chargehand.policy.access import ACCESS_RULES, ROLES, SCOPES, AccessScope, judge_access

@@ -8,12 +8,14 @@ import sqlite3
 def as_of_version_16(raw: sqlite3.Connection) -> None:
     columns = {
         "pending_sign_ins": ("provider", "provider_session"),
-        "web_sessions": ("issuer", "subject", "provider_session"),
+        "web_sessions": ("issuer", "subject", "provider_session", "factor", "proved", "wrong"),
         "external_subjects": ("by_rule",),
     }
     for table, names in columns.items():
         for name in names:
             raw.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
+    for table in ("second_factors", "recovery_codes"):
+        raw.execute(f"DROP TABLE {table}")
     raw.execute("UPDATE alembic_version SET version_num = '0016'")
 
 

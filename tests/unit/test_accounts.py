@@ -12,7 +12,7 @@ import pytest
 
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import NotFoundError, RefusedError, UsageError
-from chargehand.identity import accounts
+from chargehand.identity import accounts, tokens
 from chargehand.identity.accounts import Caller
 from chargehand.policy.access import ROLES, SCOPES
 from chargehand.reports.reading import StateReader
@@ -111,13 +111,13 @@ def test_sessions_and_tokens_are_valid_if_their_use_cannot_be_stored(opened: Ope
     """On a full disk, for example: the person who comes to free it must not be locked out."""
     opened.add()
     session = opened.log_in()
-    token = accounts.create_token(opened.reader, "t", scopes=("read",), by=opened.owner).secret
+    token = tokens.create_token(opened.reader, "t", scopes=("read",), by=opened.owner).secret
     for table in ("web_sessions", "api_tokens"):
         refuse = "BEGIN SELECT RAISE(ABORT, 'full'); END"
         opened.raw(f"CREATE TRIGGER {table}_full BEFORE UPDATE ON {table} {refuse}")
     opened.clock.advance(2 * MINUTE)
     assert opened.session(session.secret) is not None
-    assert accounts.resolve_token(opened.reader, token) is not None
+    assert tokens.resolve_token(opened.reader, token) is not None
     opened.clock.advance(12 * HOUR)
     assert opened.session(session.secret) is None
 
@@ -250,47 +250,45 @@ def test_a_login_code_redeemed_concurrently_opens_only_one_session(opened: Opene
 
 def test_a_token_resolves_until_revoked_or_its_user_is_disabled(opened: Opened) -> None:
     opened.add()
-    made = accounts.create_token(
-        opened.reader, "ci", scopes=("steer", "read"), user="ann", days=2, by=opened.owner
-    )
+    made = tokens.create_token(opened.reader, "ci", scopes=("steer", "read"), user="ann", days=2, by=opened.owner)
     assert made.secret.startswith("chg_")
-    caller = accounts.resolve_token(opened.reader, made.secret)
+    caller = tokens.resolve_token(opened.reader, made.secret)
     assert caller is not None
     assert (caller.user, caller.role, caller.scopes) == ("ann", "operator", ("read", "steer"))
-    (listed,) = accounts.list_tokens(opened.reader, by=opened.owner).tokens
+    (listed,) = tokens.list_tokens(opened.reader, by=opened.owner).tokens
     assert (listed.id, listed.last_used) == (made.token.id, "2026-01-01T00:00:00.000000+00:00")
     accounts.set_user_disabled(opened.reader, "ann", True, by=opened.owner)
-    assert accounts.resolve_token(opened.reader, made.secret) is None
+    assert tokens.resolve_token(opened.reader, made.secret) is None
     accounts.set_user_disabled(opened.reader, "ann", False, by=opened.owner)
-    assert accounts.resolve_token(opened.reader, made.secret) is not None
+    assert tokens.resolve_token(opened.reader, made.secret) is not None
     for wrong in ("", "chg_", made.secret[:-1], made.secret[4:], made.secret.upper()):
-        assert accounts.resolve_token(opened.reader, wrong) is None
-    assert accounts.revoke_token(opened.reader, made.token.id, by=opened.owner).revoked is not None
-    assert accounts.resolve_token(opened.reader, made.secret) is None
+        assert tokens.resolve_token(opened.reader, wrong) is None
+    assert tokens.revoke_token(opened.reader, made.token.id, by=opened.owner).revoked is not None
+    assert tokens.resolve_token(opened.reader, made.secret) is None
 
 
 def test_a_token_expires(opened: Opened) -> None:
-    made = accounts.create_token(opened.reader, "mine", scopes=SCOPES, days=1, by=opened.owner)
+    made = tokens.create_token(opened.reader, "mine", scopes=SCOPES, days=1, by=opened.owner)
     opened.clock.advance(DAY - 1)
-    caller = accounts.resolve_token(opened.reader, made.secret)
+    caller = tokens.resolve_token(opened.reader, made.secret)
     assert caller is not None
     assert (caller.user, caller.role, caller.scopes) == (opened.owner.user, "admin", SCOPES)
     opened.clock.advance(1)
-    assert accounts.resolve_token(opened.reader, made.secret) is None
+    assert tokens.resolve_token(opened.reader, made.secret) is None
 
 
 def test_a_new_user_with_a_removed_name_inherits_no_tokens(opened: Opened) -> None:
     opened.add(role="admin")
-    made = accounts.create_token(opened.reader, "t", scopes=("read",), user="ann", by=opened.owner)
+    made = tokens.create_token(opened.reader, "t", scopes=("read",), user="ann", by=opened.owner)
     accounts.remove_user(opened.reader, "ann", by=opened.owner)
     opened.add(role="viewer")
-    assert accounts.resolve_token(opened.reader, made.secret) is None
-    assert accounts.list_tokens(opened.reader, by=opened.owner).tokens == ()
+    assert tokens.resolve_token(opened.reader, made.secret) is None
+    assert tokens.list_tokens(opened.reader, by=opened.owner).tokens == ()
 
 
 def token_caller(opened: Opened, *scopes: str, user: str = "ann") -> Caller:
-    made = accounts.create_token(opened.reader, "t", scopes=scopes, user=user, by=opened.owner)
-    caller = accounts.resolve_token(opened.reader, made.secret, address="192.0.2.7")
+    made = tokens.create_token(opened.reader, "t", scopes=scopes, user=user, by=opened.owner)
+    caller = tokens.resolve_token(opened.reader, made.secret, address="192.0.2.7")
     assert caller is not None
     return caller
 
@@ -300,24 +298,24 @@ def test_a_token_cannot_have_more_scopes_than_its_creator(opened: Opened) -> Non
     opened.add("root", role="admin")
     viewer = opened.log_in().caller
     with pytest.raises(UsageError) as caught:
-        accounts.create_token(opened.reader, "t", scopes=("read", "steer"), by=viewer)
+        tokens.create_token(opened.reader, "t", scopes=("read", "steer"), by=viewer)
     assert caught.value.code == "token_invalid"
-    assert accounts.create_token(opened.reader, "t", scopes=("read",), by=viewer).token.user == "ann"
+    assert tokens.create_token(opened.reader, "t", scopes=("read",), by=viewer).token.user == "ann"
     reads = token_caller(opened, "read", user="root")
     with pytest.raises(RefusedError):
-        accounts.create_token(opened.reader, "t", scopes=("read",), by=reads)
+        tokens.create_token(opened.reader, "t", scopes=("read",), by=reads)
     administers = token_caller(opened, "administer", user="root")
     with pytest.raises(UsageError):
-        accounts.create_token(opened.reader, "t", scopes=("decide",), by=administers)
+        tokens.create_token(opened.reader, "t", scopes=("decide",), by=administers)
     for scopes in ((), ("all",), ("read", "")):
         with pytest.raises(UsageError):
-            accounts.create_token(opened.reader, "t", scopes=scopes, by=opened.owner)
+            tokens.create_token(opened.reader, "t", scopes=scopes, by=opened.owner)
 
 
 def test_only_administrators_may_change_other_users(opened: Opened) -> None:
     opened.add()
     opened.add("bob")
-    theirs = accounts.create_token(opened.reader, "t", scopes=("read",), user="bob", by=opened.owner).token.id
+    theirs = tokens.create_token(opened.reader, "t", scopes=("read",), user="bob", by=opened.owner).token.id
     before = accounts.list_users(opened.reader, by=opened.owner)
     reader, operator = opened.reader, opened.log_in().caller
     for ask in (
@@ -329,11 +327,11 @@ def test_only_administrators_may_change_other_users(opened: Opened) -> None:
         lambda: accounts.set_user_disabled(reader, "bob", True, by=operator),
         lambda: accounts.set_user_disabled(reader, "bob", False, by=operator),
         lambda: accounts.remove_user(reader, "bob", by=operator),
-        lambda: accounts.list_tokens(reader, by=operator),
-        lambda: accounts.list_tokens(reader, user="bob", by=operator),
-        lambda: accounts.create_token(reader, "t", scopes=("read",), user="bob", by=operator),
-        lambda: accounts.revoke_token(reader, theirs, by=operator),
-        lambda: accounts.revoke_token(reader, "t-unknown", by=operator),
+        lambda: tokens.list_tokens(reader, by=operator),
+        lambda: tokens.list_tokens(reader, user="bob", by=operator),
+        lambda: tokens.create_token(reader, "t", scopes=("read",), user="bob", by=operator),
+        lambda: tokens.revoke_token(reader, theirs, by=operator),
+        lambda: tokens.revoke_token(reader, "t-unknown", by=operator),
         lambda: accounts.list_access(reader, by=operator),
     ):
         with pytest.raises(RefusedError) as caught:
@@ -341,9 +339,9 @@ def test_only_administrators_may_change_other_users(opened: Opened) -> None:
         assert caught.value.code == "access_denied"
         assert opened.log()[-1][0::3] == ("ann", "refused")
     assert accounts.list_users(opened.reader, by=opened.owner) == before
-    own = accounts.create_token(reader, "mine", scopes=("read",), by=operator).token
-    assert accounts.list_tokens(reader, user="ann", by=operator).tokens == (own,)
-    assert accounts.revoke_token(reader, own.id, by=operator).revoked
+    own = tokens.create_token(reader, "mine", scopes=("read",), by=operator).token
+    assert tokens.list_tokens(reader, user="ann", by=operator).tokens == (own,)
+    assert tokens.revoke_token(reader, own.id, by=operator).revoked
 
 
 def test_invalid_users_passwords_roles_and_tokens_are_refused(opened: Opened) -> None:
@@ -368,14 +366,14 @@ def test_invalid_users_passwords_roles_and_tokens_are_refused(opened: Opened) ->
         lambda: accounts.set_user_password(opened.reader, "anne", OTHER, by=opened.owner),
         lambda: accounts.set_user_disabled(opened.reader, "anne", True, by=opened.owner),
         lambda: accounts.remove_user(opened.reader, "anne", by=opened.owner),
-        lambda: accounts.create_token(opened.reader, "t", scopes=("read",), user="anne", by=opened.owner),
-        lambda: accounts.revoke_token(opened.reader, "t-1", by=opened.owner),
+        lambda: tokens.create_token(opened.reader, "t", scopes=("read",), user="anne", by=opened.owner),
+        lambda: tokens.revoke_token(opened.reader, "t-1", by=opened.owner),
     ):
         with pytest.raises(NotFoundError):
             ask()
     for name, days in (("", 1), ("a\nb", 1), ("x" * 101, 1), ("t", 0), ("t", 3651)):
         with pytest.raises(UsageError) as caught:
-            accounts.create_token(opened.reader, name, scopes=("read",), days=days, by=opened.owner)
+            tokens.create_token(opened.reader, name, scopes=("read",), days=days, by=opened.owner)
         assert caught.value.code == "token_invalid"
 
 
@@ -417,7 +415,7 @@ def test_secrets_are_not_stored_in_the_files(opened: Opened) -> None:
     opened.add()
     session = opened.log_in()
     code = accounts.create_login_code(opened.reader).secret
-    token = accounts.create_token(opened.reader, "t", scopes=("read",), by=opened.owner).secret
+    token = tokens.create_token(opened.reader, "t", scopes=("read",), by=opened.owner).secret
     kept = b"".join(path.read_bytes() for path in opened.reader.home.rglob("*") if path.is_file())
     assert b"192.0.2.1" in kept
     for secret in (PASSWORD, session.secret, session.secret[4:], code, token, token[4:]):
@@ -439,12 +437,12 @@ def test_secrets_are_not_stored_in_the_files(opened: Opened) -> None:
 def test_a_damaged_row_grants_no_access_and_is_reported(opened: Opened, hurt: str) -> None:
     opened.add()
     session = opened.log_in()
-    token = accounts.create_token(opened.reader, "t", scopes=("read",), user="ann", by=opened.owner).secret
+    token = tokens.create_token(opened.reader, "t", scopes=("read",), user="ann", by=opened.owner).secret
     assert list(opened.reader.store.grants.problems(roles=ROLES)) == []
     opened.raw(hurt)
     assert opened.session(session.secret) is None
     if "accounts" in hurt:
-        assert accounts.resolve_token(opened.reader, token) is None
+        assert tokens.resolve_token(opened.reader, token) is None
     if not hurt.startswith("DELETE"):
         assert len(list(opened.reader.store.grants.problems(roles=ROLES))) == 1
 
@@ -453,11 +451,11 @@ def test_a_damaged_row_grants_no_access_and_is_reported(opened: Opened, hurt: st
     "hurt", ["owner = 'x'", "owner = 2", "expires = 'zzzz'", "expires = x'ff'", "revoked = ''", "scopes = x'ff'"]
 )
 def test_a_damaged_token_grants_no_scopes(opened: Opened, hurt: str) -> None:
-    made = accounts.create_token(opened.reader, "t", scopes=("read",), by=opened.owner)
+    made = tokens.create_token(opened.reader, "t", scopes=("read",), by=opened.owner)
     opened.raw(f"UPDATE api_tokens SET {hurt}")
-    caller = accounts.resolve_token(opened.reader, made.secret)
+    caller = tokens.resolve_token(opened.reader, made.secret)
     assert caller is None or caller.scopes == ()
-    assert accounts.list_tokens(opened.reader, by=opened.owner).tokens
+    assert tokens.list_tokens(opened.reader, by=opened.owner).tokens
 
 
 @pytest.mark.parametrize("kept", ["x", "$argon2id$", HASH[:-5], HASH + "=", "$argon2id$v=19$m=x$y$z"])

@@ -12,7 +12,7 @@ from tests.unit.older_stores import as_of_version_8, as_of_version_13
 from chargehand.app.upkeep import back_up, check_store, restore
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import RefusedError
-from chargehand.identity import accounts
+from chargehand.identity import accounts, tokens
 from chargehand.identity.providers import ConfiguredProvider
 from chargehand.identity.sign_in import link_subject, list_subjects, start_sign_in
 from chargehand.reports.reading import StateReader
@@ -43,7 +43,7 @@ def test_a_store_older_than_accounts_opens_without_accounts(tmp_path: Path) -> N
     assert reader.store.projects.list() == (project,)
     owner = accounts.owner(reader)
     assert accounts.list_users(reader, by=owner).users == ()
-    assert accounts.list_tokens(reader, by=owner).tokens == ()
+    assert tokens.list_tokens(reader, by=owner).tokens == ()
     assert accounts.redeem_login_code(reader, accounts.create_login_code(reader).secret)
     assert accounts.create_user(reader, "ann", role="viewer", by=owner)
     reader.close()
@@ -86,7 +86,7 @@ def test_a_store_check_names_the_table_of_a_damaged_row(tmp_path: Path, table: s
     reader = opened(tmp_path)
     owner = accounts.owner(reader)
     accounts.create_user(reader, "ann", role="viewer", by=owner)
-    accounts.create_token(reader, "t", scopes=("read",), by=owner)
+    tokens.create_token(reader, "t", scopes=("read",), by=owner)
     accounts.redeem_login_code(reader, accounts.create_login_code(reader).secret)
     link_subject(reader, "ann", issuer="https://issuer.example", subject="1", by=owner)
     entry = ConfiguredProvider(name="example", provider=FakeSignInProvider())
@@ -99,7 +99,7 @@ def test_a_store_check_names_the_table_of_a_damaged_row(tmp_path: Path, table: s
     assert problem.kind == "access_damaged"
     assert table in problem.message
     assert accounts.list_users(reader, by=owner) is not None
-    assert accounts.list_tokens(reader, by=owner).tokens
+    assert tokens.list_tokens(reader, by=owner).tokens
     reader.close()
 
 
@@ -107,7 +107,7 @@ def test_a_copy_has_accounts_and_tokens_and_lets_no_session_of_then_in(tmp_path:
     reader = opened(tmp_path)
     owner = accounts.owner(reader)
     accounts.create_user(reader, "ann", role="operator", password=PASSWORD, by=owner)
-    token = accounts.create_token(reader, "t", scopes=("read",), user="ann", by=owner)
+    token = tokens.create_token(reader, "t", scopes=("read",), user="ann", by=owner)
     session = accounts.log_in(reader, "ann", PASSWORD)
     code = accounts.create_login_code(reader).secret
     back_up(reader, tmp_path / "copy")
@@ -115,7 +115,7 @@ def test_a_copy_has_accounts_and_tokens_and_lets_no_session_of_then_in(tmp_path:
     restore(reader, tmp_path / "copy", confirm=lambda told: None)
     reader = opened(tmp_path)
     assert [row.name for row in accounts.list_users(reader, by=owner).users] == ["ann"]
-    assert accounts.resolve_token(reader, token.secret) is not None
+    assert tokens.resolve_token(reader, token.secret) is not None
     assert accounts.resolve_session(reader, session.secret) is None
     with pytest.raises(RefusedError):
         accounts.redeem_login_code(reader, code)

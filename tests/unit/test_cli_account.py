@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.terminal_kit import COMMAND, Terminal
 
 from chargehand.cli.main import chargehand
-from chargehand.identity import accounts
+from chargehand.identity import accounts, tokens
 from chargehand.reports.reading import StateReader
 
 PASSWORD = "correct horse battery"
@@ -70,7 +70,7 @@ def test_a_token_is_shown_once_on_stdout_alone() -> None:
     document("user", "add", "ci", "--role", "operator", "--no-password")
     secret = say("token", "create", "build", "--user", "ci", "--scope", "read", "--scope", "steer").strip()
     with StateReader.open() as reader:
-        caller = accounts.resolve_token(reader, secret)
+        caller = tokens.resolve_token(reader, secret)
     assert caller is not None
     assert (caller.user, caller.scopes) == ("ci", ("read", "steer"))
     shown = say("token", "list") + say("token", "list", "--user", "ci", "--json") + say("user", "log")
@@ -80,7 +80,7 @@ def test_a_token_is_shown_once_on_stdout_alone() -> None:
     assert say("token", "revoke", row[0]) == f"{row[0]} (build) is revoked\n"
     assert "revoked" in say("token", "list")
     with StateReader.open() as reader:
-        assert accounts.resolve_token(reader, secret) is None
+        assert tokens.resolve_token(reader, secret) is None
 
 
 def test_json_output_of_user_and_token_commands() -> None:

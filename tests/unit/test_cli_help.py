@@ -111,7 +111,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "library": "add update list search remove",
         "branch": "clean",
         "alerts": "list test",
-        "user": "add list role password disable enable remove link unlink log",
+        "user": "add list role password disable enable remove reset-factors link unlink log",
         "token": "create list revoke",
         "store": "check backup restore rebuild",
     }

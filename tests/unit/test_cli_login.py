@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from tests.server_kit import Served, environment, record_missions, serving
 
 from chargehand.cli.main import chargehand
-from chargehand.identity.accounts import create_token, owner
+from chargehand.identity.accounts import owner
+from chargehand.identity.tokens import create_token
 
 
 @pytest.fixture(scope="module")

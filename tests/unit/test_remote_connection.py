@@ -21,7 +21,8 @@ from chargehand.cli.main import chargehand
 from chargehand.cli.remote.connection import FeedSignal, ServerConnection, check_url
 from chargehand.core.clock import SteppedClock
 from chargehand.core.errors import ChargehandError, InfrastructureError, NotFoundError, RefusedError, UsageError
-from chargehand.identity.accounts import create_token, owner
+from chargehand.identity.accounts import owner
+from chargehand.identity.tokens import create_token
 from chargehand.operations.commands import known_operations
 from chargehand.store.idempotency import IdempotencyKeys
 from chargehand.store.store import open_store

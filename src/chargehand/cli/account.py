@@ -151,6 +151,23 @@ def remove(name: str, out: Output) -> None:
     out.text(f"{name} is removed")
 
 
+@user.command("reset-factors")
+@click.argument("name")
+@json_option
+def reset_factors(name: str, out: Output) -> None:
+    """Remove the second factors of an account whose person lost them, and end its sessions.
+
+    They log in with their password alone, and add a factor again.
+    """
+    from chargehand.identity.accounts import owner
+    from chargehand.identity.factors import reset_factors
+    from chargehand.reports.reading import StateReader
+
+    with StateReader.open() as reader:
+        changed = reset_factors(reader, name, by=owner(reader))
+    _show_user(out, changed, f"{name} has no second factor any more and is logged out everywhere")
+
+
 @user.command()
 @click.argument("name")
 @click.argument("issuer")
@@ -245,7 +262,8 @@ def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out:
       chargehand token create ci --user ci --scope read --scope steer --days 30
     """
     from chargehand.cli.terminal.output import local_time
-    from chargehand.identity.accounts import create_token, owner
+    from chargehand.identity.accounts import owner
+    from chargehand.identity.tokens import create_token
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -262,7 +280,8 @@ def create(name: str, scopes: tuple[str, ...], user: str | None, days: int, out:
 def list_tokens_(user: str | None, out: Output) -> None:
     """List tokens, never their secrets."""
     from chargehand.cli.terminal.output import local_time
-    from chargehand.identity.accounts import list_tokens, owner
+    from chargehand.identity.accounts import owner
+    from chargehand.identity.tokens import list_tokens
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:
@@ -295,7 +314,8 @@ def revoke(token_id: str, out: Output) -> None:
     Example:
       chargehand token revoke t-01jd5x2k9q7h3a
     """
-    from chargehand.identity.accounts import owner, revoke_token
+    from chargehand.identity.accounts import owner
+    from chargehand.identity.tokens import revoke_token
     from chargehand.reports.reading import StateReader
 
     with StateReader.open() as reader:

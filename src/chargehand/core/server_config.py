@@ -21,6 +21,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
             "missions, give permission; only your own file counts"
         ),
     ] = False
+    second_factor: Annotated[
+        Literal["none", "viewer", "operator", "admin"],
+        KeySpec("lowest role whose accounts need a second factor to log in with a password"),
+    ] = "none"
     passwords: Annotated[
         bool,
         KeySpec("whether people may log in by name and password; false: by [sign_in] and links alone"),

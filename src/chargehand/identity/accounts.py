@@ -19,36 +19,34 @@ from msgspec.structs import replace
 from chargehand import __version__
 from chargehand.core.codec import convert_to
 from chargehand.core.errors import RefusedError, StoreError, UsageError, nearest
-from chargehand.core.ids import new_id
+from chargehand.identity._codes import match_code
 from chargehand.identity._secrets import digest_secret, new_secret
 from chargehand.identity.documents import (
     AccessLogDocument,
-    CreatedTokenDocument,
     LoginCodeDocument,
     SessionDocument,
     SubjectDocument,
-    TokenDocument,
-    TokenListDocument,
     UserDocument,
     UserListDocument,
     UserRemovedDocument,
 )
 from chargehand.identity.passwords import compare_password, hash_password
 from chargehand.policy.access import (
+    ENROLMENT,
+    NEEDS_PROOF,
     ROLES,
     SCOPES,
     AccessScope,
     AccountRole,
+    FactorRole,
     judge_access,
     lock_seconds,
-    scopes_of_role,
 )
 from chargehand.reports.reading import StateReader
 from chargehand.store.access_log import Actor, as_moment
-from chargehand.store.accounts import AccountRow, LoginAttempt, SessionRow, TokenRow
+from chargehand.store.accounts import AccountRow, LoginAttempt, SessionRow
 from chargehand.store.sign_ins import SubjectRow
 
-TOKEN_PREFIX = "chg_"
 # A secret without this prefix opens no session: browsers sent earlier versions' cookies to other servers too.
 SESSION_PREFIX = "chs_"
 _CODE_LASTS = timedelta(minutes=10)
@@ -56,8 +54,8 @@ _IDLE = timedelta(hours=12)
 _LONGEST = timedelta(days=7)
 # Use is recorded at most this often, so that requests do not queue for the writer; a session may end this much
 # early.
-_NOTED_EVERY = timedelta(minutes=1)
-_TOKEN_DAYS = range(1, 3651)
+NOTED_EVERY = timedelta(minutes=1)
+_PROOF_LASTS = timedelta(minutes=10)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -74,6 +72,12 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     via: Literal["owner", "session", "token"]
     expires: str = ""
     address: str = ""
+    session: str = ""
+    """The digest of a session's secret, "" for others."""
+    has_factor: bool = False
+    must_enrol: bool = False
+    proved: str = ""
+    """When a session's account last showed a code of its second factor, ISO 8601 in UTC, "" for never."""
 
 
 class OpenedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,12 +95,31 @@ def owner(reader: StateReader) -> Caller:
 def require_access(reader: StateReader, caller: Caller, action: str, subject: str = "") -> None:
     """Return if the caller may do an action; otherwise log that and raise `RefusedError` (`access_denied`)."""
     judgement = judge_access(action, caller.role, caller.scopes)
-    if not judgement.allowed:
-        reader.store.access_log.append(_actor(caller), action, subject, outcome="refused")
+    if judgement.allowed:
+        _require_factor(reader, caller, action)
+    else:
+        reader.store.access_log.append(actor_of(caller), action, subject, outcome="refused")
         raise RefusedError(
             f"{caller.user} may not do this: {judgement.reason}",
             code="access_denied",
             hint="ask an administrator: `chargehand user role` and `chargehand token create` give rights",
+        )
+
+
+def _require_factor(reader: StateReader, caller: Caller, action: str) -> None:
+    """Raise `RefusedError` if a second factor (`enrolment_needed`) or its code (`proof_needed`) is missing."""
+    if caller.must_enrol and action not in ENROLMENT:
+        raise RefusedError(
+            f"the role {caller.role} needs a second factor here",
+            code="enrolment_needed",
+            hint="add one on the page of accounts",
+        )
+    oldest = as_moment(reader.clock.now() - _PROOF_LASTS)
+    if caller.has_factor and action in NEEDS_PROOF and caller.proved < oldest:
+        raise RefusedError(
+            f"{action} needs a code of your second factor that is not older than 10 minutes",
+            code="proof_needed",
+            hint="POST /session/proof with a code, then repeat it",
         )
 
 
@@ -111,9 +134,9 @@ def create_user(
             code="user_invalid",
             hint="write up to 64 of a-z, 0-9, '.', '_' and '-', a letter or digit first",
         )
-    role = _role(role)
+    role = known_role(role)
     hashed = None if password is None else hash_password(password, user=name)
-    reader.store.accounts.add(name, role=role, password=hashed, actor=_actor(by))
+    reader.store.accounts.add(name, role=role, password=hashed, actor=actor_of(by))
     return _find_user(reader, name)
 
 
@@ -141,7 +164,7 @@ def set_user_role(reader: StateReader, name: str, role: str, *, by: Caller) -> U
     """
     require_access(reader, by, "user.role", name)
     reader.store.accounts.set_role(
-        name, _role(role), actor=_actor(by), keep_administrator=_has_account(reader, by)
+        name, known_role(role), actor=actor_of(by), keep_administrator=_has_account(reader, by)
     )
     return _find_user(reader, name)
 
@@ -152,7 +175,7 @@ def set_user_password(reader: StateReader, name: str, password: str, *, by: Call
     Raises `NotFoundError`, `UsageError` (`password_weak`), `RefusedError` (`access_denied`).
     """
     require_access(reader, by, "user.password", name)
-    reader.store.accounts.set_password(name, hash_password(password, user=name), actor=_actor(by))
+    reader.store.accounts.set_password(name, hash_password(password, user=name), actor=actor_of(by))
     return _find_user(reader, name)
 
 
@@ -165,7 +188,7 @@ def change_own_password(reader: StateReader, current: str, password: str, *, by:
     require_access(reader, by, "password.own.set", by.user)
     hashed = hash_password(password, user=by.user)
     attempt, _ = _verify_password(reader, by.user, current, address=by.address)
-    reader.store.accounts.set_password(by.user, hashed, actor=_actor(by), attempt=attempt)
+    reader.store.accounts.set_password(by.user, hashed, actor=actor_of(by), attempt=attempt)
     return _find_user(reader, by.user)
 
 
@@ -176,7 +199,7 @@ def set_user_disabled(reader: StateReader, name: str, disabled: bool, *, by: Cal
     """
     require_access(reader, by, "user.disable" if disabled else "user.enable", name)
     reader.store.accounts.set_disabled(
-        name, disabled, actor=_actor(by), keep_administrator=_has_account(reader, by)
+        name, disabled, actor=actor_of(by), keep_administrator=_has_account(reader, by)
     )
     return _find_user(reader, name)
 
@@ -187,14 +210,23 @@ def remove_user(reader: StateReader, name: str, *, by: Caller) -> UserRemovedDoc
     Raises `NotFoundError`, `RefusedError` (`access_denied`, `last_administrator`).
     """
     require_access(reader, by, "user.remove", name)
-    reader.store.accounts.remove(name, actor=_actor(by), keep_administrator=_has_account(reader, by))
+    reader.store.accounts.remove(name, actor=actor_of(by), keep_administrator=_has_account(reader, by))
     return UserRemovedDocument(name=name, removed=True)
 
 
 def log_in(
-    reader: StateReader, user: str, password: str, *, address: str = "", replaces: str | None = None
+    reader: StateReader,
+    user: str,
+    password: str,
+    *,
+    code: str = "",
+    address: str = "",
+    replaces: str | None = None,
 ) -> OpenedSession:
     """Open a session with an account's name and password; `replaces` is the browser's previous session.
+
+    An account with a second factor also needs its `code`: without one the right password is answered by
+    `RefusedError` (`factor_needed`), and counts as a failed login until the code completes it.
 
     Takes 0.3 s of work and 64 MiB, whether or not the account exists: call it in a thread, few at once. After five
     failures in a row an account is locked for 1 minute, doubling up to 15, except for addresses from which it has
@@ -202,10 +234,21 @@ def log_in(
     same for every cause; `StoreError`.
     """
     attempt, rehashed = _verify_password(reader, user, password, address=address)
+    used = None
+    if any(each.confirmed for each in reader.store.factors.list(user)):
+        if not code.strip():
+            raise RefusedError(
+                "a code of your second factor is needed",
+                code="factor_needed",
+                hint="send it, or a recovery code, as `second_factor`",
+            )
+        used = match_code(reader, user, code)
+        if used is None:
+            raise _login_failed()
     secret, digest = new_secret(SESSION_PREFIX)
     expires, ends = _session_times(reader.clock.now())
     row = reader.store.grants.open_session(
-        user, attempt=attempt, rehashed=rehashed, digest=digest, expires=expires, ends=ends
+        user, attempt=attempt, rehashed=rehashed, digest=digest, expires=expires, ends=ends, used=used
     )
     if row is None:  # the account was disabled, or its password changed, in the 0.3 s
         raise _login_failed()
@@ -289,8 +332,12 @@ def redeem_sign_in(
     return _begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
-def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
+def resolve_session(
+    reader: StateReader, secret: str, *, address: str = "", factor_from: FactorRole = "none"
+) -> Caller | None:
     """Return the caller of a session's secret, `None` if it is invalid; extend the session by 12 hours.
+
+    Accounts of the role `factor_from`, or a higher one, that log in with a password need a second factor.
 
     A session lasts 7 days at most. The role is the account's current one. Raises `StoreError`.
     """
@@ -298,11 +345,11 @@ def resolve_session(reader: StateReader, secret: str, *, address: str = "") -> C
     if row is None:
         return None
     now = reader.clock.now()
-    if row.last_seen <= as_moment(now - _NOTED_EVERY):
+    if row.last_seen <= as_moment(now - NOTED_EVERY):
         row = replace(row, expires=min(as_moment(now + _IDLE), row.ends))
         with suppress(StoreError):  # a full disk must not lock out the person who comes to free it
             reader.store.grants.extend_session(row.digest, expires=row.expires)
-    return _session_caller(row, address)
+    return _session_caller(row, address, factor_from)
 
 
 def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
@@ -313,99 +360,16 @@ def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
         expires=caller.expires,
         version=__version__,
         accounts=bool(reader.store.accounts.list()),
+        has_factor=caller.has_factor,
+        must_enrol=caller.must_enrol,
     )
 
 
 def close_session(reader: StateReader, secret: str, *, by: Caller) -> str:
     """End a session; return the issuer at which its browser is signed in, "" if at none. Raises `StoreError`."""
     row = reader.store.grants.session(digest_secret(secret))
-    reader.store.grants.close_session(digest_secret(secret), actor=_actor(by))
+    reader.store.grants.close_session(digest_secret(secret), actor=actor_of(by))
     return "" if row is None else row.issuer
-
-
-def create_token(
-    reader: StateReader,
-    name: str,
-    *,
-    scopes: tuple[str, ...],
-    by: Caller,
-    user: str | None = None,
-    days: int = 90,
-) -> CreatedTokenDocument:
-    """Create a token for the caller or another `user`, limited to the scopes of that role and of the caller.
-
-    It is valid for `days` (1 to 3650). Raises `UsageError` (`token_invalid`), `NotFoundError`, `RefusedError`
-    (`access_denied`).
-    """
-    whose = by.user if user is None else user
-    require_access(reader, by, "token.own.create" if whose == by.user else "token.create", whose)
-    if not name.strip() or len(name) > 100 or not name.isprintable():
-        raise _token_invalid(
-            f"{name[:100]!r} is not a name for a token", "describe its purpose in 1 to 100 characters"
-        )
-    if days not in _TOKEN_DAYS:
-        raise _token_invalid(f"a token counts from 1 to 3650 days, got {days}", "write --days 90")
-    is_owner = whose == reader.identity()
-    role = "admin" if is_owner else reader.store.accounts.find(whose).role
-    allowed = [scope for scope in scopes_of_role(_role(role)) if scope in by.scopes]
-    for scope in scopes:
-        if scope not in allowed:
-            raise _token_invalid(
-                f"a token of this {role} cannot have the scope {scope[:80]!r}", nearest(scope, allowed)
-            )
-    if not scopes:
-        raise _token_invalid("a token needs a scope", f"give one or more of {', '.join(allowed)}")
-    now = reader.clock.now()
-    row = TokenRow(
-        id=new_id("token", now_ms=int(now.timestamp() * 1000)),
-        user=whose,
-        role=None if is_owner else role,
-        owner=is_owner,
-        name=name,
-        scopes=tuple(scope for scope in SCOPES if scope in scopes),
-        created=as_moment(now),
-        expires=as_moment(now + timedelta(days=days)),
-        last_used=None,
-        revoked=None,
-    )
-    secret, digest = new_secret(TOKEN_PREFIX)
-    reader.store.grants.add_token(row, digest=digest, actor=_actor(by))
-    return CreatedTokenDocument(token=_token(row), secret=secret)
-
-
-def list_tokens(reader: StateReader, *, by: Caller, user: str | None = None) -> TokenListDocument:
-    """Return the tokens of a user, or all tokens. Raises `RefusedError` (`access_denied`)."""
-    require_access(reader, by, "token.own.list" if user == by.user else "token.list", user or "")
-    return TokenListDocument(tokens=tuple(_token(row) for row in reader.store.grants.tokens(user)))
-
-
-def revoke_token(reader: StateReader, token: str, *, by: Caller) -> TokenDocument:
-    """Revoke a token of the caller or, if permitted, of another user. Raises `NotFoundError`, `RefusedError`."""
-    own = any(row.id == token for row in reader.store.grants.tokens(by.user))
-    require_access(reader, by, "token.own.revoke" if own else "token.revoke", token)
-    reader.store.grants.revoke_token(token, actor=_actor(by))
-    return next(_token(row) for row in reader.store.grants.tokens() if row.id == token)
-
-
-def resolve_token(reader: StateReader, secret: str, *, address: str = "") -> Caller | None:
-    """Return the caller of a bearer token, with the account's current role; `None` if the token is invalid.
-
-    Raises `StoreError`.
-    """
-    row = reader.store.grants.token(digest_secret(secret)) if secret.startswith(TOKEN_PREFIX) else None
-    role = None if row is None else "admin" if row.owner else row.role
-    if row is None or role not in ROLES:
-        return None
-    if row.last_used is None or row.last_used <= as_moment(reader.clock.now() - _NOTED_EVERY):
-        with suppress(StoreError):
-            reader.store.grants.note_token_use(row.id)
-    scopes = tuple(scope for scope in SCOPES if scope in row.scopes)
-    return Caller(user=row.user, role=role, scopes=scopes, via="token", expires=row.expires, address=address)
-
-
-def token_has_expired(reader: StateReader, secret: str) -> bool:
-    """Return whether a refused token has merely expired. Raises `StoreError`."""
-    return reader.store.grants.has_expired(digest_secret(secret))
 
 
 def list_access(
@@ -468,10 +432,12 @@ def _begin_session(
     return OpenedSession(secret=secret, caller=caller)
 
 
-def _session_caller(row: SessionRow, address: str) -> Caller | None:
+def _session_caller(row: SessionRow, address: str, factor_from: FactorRole = "none") -> Caller | None:
     role = "admin" if row.kind == "code" else row.role
     if role not in ROLES:  # another program wrote this row
         return None
+    # The link of the state directory's owner, and a provider, are proof of another kind.
+    is_bound = row.kind == "password" and factor_from != "none" and ROLES.index(role) >= ROLES.index(factor_from)
     return Caller(
         user=row.user,
         role=role,
@@ -479,20 +445,22 @@ def _session_caller(row: SessionRow, address: str) -> Caller | None:
         via="session",
         expires=row.expires,
         address=address,
+        session=row.digest,
+        has_factor=row.has_factor,
+        must_enrol=is_bound and not row.has_factor,
+        proved=row.proved,
     )
 
 
-def _role(role: str) -> AccountRole:
+def known_role(role: str) -> AccountRole:
+    """Return a role. Raises `UsageError` (`user_invalid`)."""
     if role not in ROLES:
         raise UsageError(f"{role[:80]!r} is not a role", code="user_invalid", hint=nearest(role, ROLES))
     return role
 
 
-def _token_invalid(message: str, hint: str) -> UsageError:
-    return UsageError(message, code="token_invalid", hint=hint)
-
-
-def _actor(caller: Caller) -> Actor:
+def actor_of(caller: Caller) -> Actor:
+    """Return the caller as the access log names them."""
     return Actor(user=caller.user, address=caller.address)
 
 
@@ -510,7 +478,3 @@ def _user(reader: StateReader, row: AccountRow, subjects: Sequence[SubjectRow]) 
     shown = row if locked else replace(row, locked_until=None)
     named = tuple(convert_to(each, SubjectDocument, from_attributes=True) for each in subjects)
     return replace(convert_to(shown, UserDocument, from_attributes=True), subjects=named)
-
-
-def _token(row: TokenRow) -> TokenDocument:
-    return convert_to(row, TokenDocument, from_attributes=True)

@@ -52,6 +52,9 @@ class SessionDocument(msgspec.Struct, frozen=True, kw_only=True):
     expires: str
     version: str
     accounts: bool
+    has_factor: bool = False
+    must_enrol: bool = False
+    """Whether the account needs a second factor before it may do anything else."""
 
 
 class OpenedSessionDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,35 @@ class OpenedSessionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     secret: str
     session: SessionDocument
+
+
+class FactorDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One second factor of an account: an authenticator app; `created` is ISO 8601 in UTC."""
+
+    name: str
+    created: str
+
+
+class FactorListDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The second factors of an account, and the number of its unused recovery codes."""
+
+    factors: tuple[FactorDocument, ...]
+    recovery_left: int
+
+
+class EnrolmentDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A factor to set up: its `secret` and the `uri` for an app, and a `picture` (QR code, a data URI of SVG)."""
+
+    name: str
+    secret: str
+    uri: str
+    picture: str
+
+
+class RecoveryCodesDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Recovery codes, each valid once; they are shown here and never again. Empty if earlier ones stay valid."""
+
+    codes: tuple[str, ...]
 
 
 class EndedSessionDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), _HERE),
     **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), _HERE),
+    "user reset-factors": "one person alone may do it only as the owner of the server's machine",
     # A path on the server's machine is useless to a client that cannot write there.
     "role path": "it names a place on the machine, to write files in",
     **dict.fromkeys(("login", "logout"), "it keeps a token on this machine"),

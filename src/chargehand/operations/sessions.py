@@ -8,11 +8,14 @@ from msgspec import Meta
 
 from chargehand.app.composition import App
 from chargehand.core.errors import UsageError
-from chargehand.identity import accounts, sign_in
+from chargehand.identity import accounts, factors, sign_in, tokens
 from chargehand.identity.accounts import Caller
 from chargehand.identity.documents import (
     AccessLogDocument,
     CreatedTokenDocument,
+    EnrolmentDocument,
+    FactorListDocument,
+    RecoveryCodesDocument,
     SessionDocument,
     TokenDocument,
     TokenListDocument,
@@ -67,6 +70,25 @@ class OneSubject(RestArguments, frozen=True):
     subject: _Named
 
 
+class FactorName(RestArguments, frozen=True):
+    """A second factor, by its name."""
+
+    name: Short
+
+
+class FactorCode(RestArguments, frozen=True):
+    """A code of a second factor, or a recovery code."""
+
+    code: Short
+
+
+class NamedCode(RestArguments, frozen=True):
+    """The first code of a new factor, by its name."""
+
+    name: Short
+    code: Short
+
+
 class OwnPassword(RestArguments, frozen=True):
     """The caller's current password, and the new one."""
 
@@ -113,6 +135,42 @@ def show_session(reader: StateReader, call: NoArguments, by: Caller) -> SessionD
 def change_own_password(app: App, call: OwnPassword, by: Caller) -> UserDocument:
     """Change your own password."""
     return accounts.change_own_password(app, call.current, call.password, by=by)
+
+
+@OPERATIONS.add("GET", "/session/factors", action="factor.own.list")
+def list_factors(reader: StateReader, call: NoArguments, by: Caller) -> FactorListDocument:
+    """List your second factors."""
+    return factors.list_factors(reader, by=by)
+
+
+@OPERATIONS.add("POST", "/session/factors", action="factor.own.add", status=201, is_secret=True)
+def start_enrolment(app: App, call: FactorName, by: Caller) -> EnrolmentDocument:
+    """Begin to add a second factor: the secret for an authenticator app."""
+    return factors.start_enrolment(app, call.name, by=by)
+
+
+@OPERATIONS.add("POST", "/session/factors/{name}/confirm", action="factor.own.add", is_secret=True)
+def confirm_enrolment(app: App, call: NamedCode, by: Caller) -> RecoveryCodesDocument:
+    """Add a second factor by its first code; recovery codes come with the first factor."""
+    return factors.confirm_enrolment(app, call.name, call.code, by=by)
+
+
+@OPERATIONS.add("DELETE", "/session/factors/{name}", action="factor.own.remove")
+def remove_factor(app: App, call: FactorName, by: Caller) -> FactorListDocument:
+    """Remove one of your second factors."""
+    return factors.remove_factor(app, call.name, by=by)
+
+
+@OPERATIONS.add("POST", "/session/recovery-codes", action="factor.own.remove", is_secret=True)
+def replace_recovery_codes(app: App, call: NoArguments, by: Caller) -> RecoveryCodesDocument:
+    """Replace your recovery codes."""
+    return factors.replace_recovery_codes(app, by=by)
+
+
+@OPERATIONS.add("POST", "/session/proof", action="factor.own.list")
+def prove_again(app: App, call: FactorCode, by: Caller) -> SessionDocument:
+    """Show a code of your second factor, which opens dangerous operations for ten minutes."""
+    return factors.prove_again(app, call.code, by=by)
 
 
 @OPERATIONS.add("GET", "/users", action="user.list", commands=("user list",))
@@ -171,7 +229,7 @@ def unlink_subject(app: App, call: OneSubject, by: Caller) -> UserDocument:
 @OPERATIONS.add("GET", "/tokens", action="token.own.list", commands=("token list",))
 def list_tokens(reader: StateReader, call: TokenQuery, by: Caller) -> TokenListDocument:
     """List tokens."""
-    return accounts.list_tokens(reader, by=by, user=None if call.everybody else call.user or by.user)
+    return tokens.list_tokens(reader, by=by, user=None if call.everybody else call.user or by.user)
 
 
 @OPERATIONS.add(
@@ -179,13 +237,13 @@ def list_tokens(reader: StateReader, call: TokenQuery, by: Caller) -> TokenListD
 )
 def create_token(app: App, call: NewToken, by: Caller) -> CreatedTokenDocument:
     """Create a token; its secret is shown once."""
-    return accounts.create_token(app, call.name, scopes=call.scopes, days=call.days, user=call.user, by=by)
+    return tokens.create_token(app, call.name, scopes=call.scopes, days=call.days, user=call.user, by=by)
 
 
 @OPERATIONS.add("DELETE", "/tokens/{token}", action="token.own.revoke", commands=("token revoke",))
 def revoke_token(app: App, call: OneToken, by: Caller) -> TokenDocument:
     """Revoke a token."""
-    return accounts.revoke_token(app, call.token, by=by)
+    return tokens.revoke_token(app, call.token, by=by)
 
 
 @OPERATIONS.add("GET", "/access", action="access.list", commands=("user log",))

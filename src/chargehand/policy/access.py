@@ -11,6 +11,8 @@ from chargehand.core.records import QuestionKind
 
 AccountRole = Literal["viewer", "operator", "admin"]
 AccessScope = Literal["read", "steer", "decide", "administer"]
+# The lowest role whose accounts need a second factor.
+FactorRole = Literal["none", "viewer", "operator", "admin"]
 # Each role has the rights of those before it.
 ROLES: tuple[AccountRole, ...] = get_args(AccountRole)
 SCOPES: tuple[AccessScope, ...] = get_args(AccessScope)
@@ -42,7 +44,7 @@ _ACTIONS: Mapping[AccessRule, str] = {
     "mission.transcript mission.plan mission.report mission.diff mission.review mission.checkpoints "
     "mission.artifacts mission.output artifact.show event.follow project.list agent.list model.list "
     "stats.show system.show question.list action.list action.log policy.test token.own.list "
-    "knowledge.show memory.show",
+    "knowledge.show memory.show factor.own.list",
     # It reads all of the log and every stored file: work for the machine, without revealing anything.
     AccessRule("operator", "read"): "audit.verify",
     AccessRule("operator", "steer"): "mission.start mission.pause mission.resume mission.cancel mission.send "
@@ -53,12 +55,24 @@ _ACTIONS: Mapping[AccessRule, str] = {
     # Notes on a change belong to one person and decide nothing; a token of a viewer cannot have the scope.
     AccessRule("viewer", "decide"): "review.decide",
     # A person's account, whatever the role; of tokens, only those with the scope to administer can make others.
-    AccessRule("viewer", "administer"): "token.own.create token.own.revoke password.own.set",
+    AccessRule("viewer", "administer"): "token.own.create token.own.revoke password.own.set "
+    "factor.own.add factor.own.remove",
     AccessRule("admin", "administer"): "user.list user.create user.role user.password user.disable "
-    "user.enable user.remove user.link user.unlink token.list token.create token.revoke config.show config.set "
-    "secret.list secret.set project.trust policy.allow audit.export access.list store.check store.backup "
-    "store.restore store.rebuild store.collect knowledge.import knowledge.update knowledge.remove",
+    "user.enable user.remove user.link user.unlink factor.reset token.list token.create token.revoke config.show "
+    "config.set secret.list secret.set project.trust policy.allow audit.export access.list store.check "
+    "store.backup store.restore store.rebuild store.collect knowledge.import knowledge.update knowledge.remove",
 }
+# Actions that give or take rights, or reach every project: an account with a second factor shows a fresh code.
+NEEDS_PROOF = frozenset(
+    {
+        *("user.create", "user.role", "user.password", "user.disable", "user.enable", "user.remove"),
+        *("user.link", "user.unlink", "factor.reset", "factor.own.remove", "password.own.set"),
+        *("token.own.create", "token.create", "config.set", "secret.set", "project.trust", "policy.allow"),
+        *("store.restore", "store.rebuild"),
+    }
+)
+# What an account may do before it has the second factor that its role needs.
+ENROLMENT = frozenset(["session.show", "session.close", "factor.own.list", "factor.own.add"])
 ACCESS_RULES: Mapping[str, AccessRule] = {
     action: rule for rule, actions in _ACTIONS.items() for action in actions.split()
 }

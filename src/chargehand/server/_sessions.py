@@ -24,12 +24,12 @@ from chargehand.identity.accounts import (
     log_in,
     redeem_login_code,
     resolve_session,
-    resolve_token,
     session_document,
-    token_has_expired,
 )
 from chargehand.identity.documents import OpenedSessionDocument
+from chargehand.identity.tokens import resolve_token, token_has_expired
 from chargehand.operations.operation import RestArguments, read_arguments
+from chargehand.policy.access import FactorRole
 from chargehand.reports.reading import StateReader
 from chargehand.server._guard import CallerLimits
 from chargehand.server._responses import document_response
@@ -55,13 +55,15 @@ class LoginBody(RestArguments, frozen=True):
     code: Annotated[str, Meta(max_length=200)] | None = None
     user: Annotated[str, Meta(max_length=100)] | None = None
     password: Annotated[str, Meta(max_length=1024)] | None = None
+    second_factor: Annotated[str, Meta(max_length=100)] = ""
 
 
 class Sessions:
     """Authenticates callers, and opens and ends sessions."""
 
-    def __init__(self, reader: StateReader, *, has_passwords: bool) -> None:
+    def __init__(self, reader: StateReader, *, has_passwords: bool, factor_from: FactorRole) -> None:
         self._reader = reader
+        self._factor_from = factor_from
         self._has_passwords = has_passwords
         self._accounts = CallerLimits(burst=_ACCOUNT_BURST, per_second=_PER_ACCOUNT_SECOND)
         self._addresses = CallerLimits(burst=_ADDRESS_BURST, per_second=_PER_ADDRESS_SECOND)
@@ -75,7 +77,7 @@ class Sessions:
         address = request_address(request)
         secret = request_secret(request)
         if secret.startswith(SESSION_PREFIX):
-            caller = resolve_session(self._reader, secret, address=address)
+            caller = resolve_session(self._reader, secret, address=address, factor_from=self._factor_from)
         else:
             caller = resolve_token(self._reader, secret, address=address)
         if caller is not None:
@@ -110,19 +112,23 @@ class Sessions:
                 hint="sign in with a provider, or a link",
             )
         elif given.user is not None and given.password is not None:
-            opened = self._log_in_by_password(request, given.user, given.password, replaces=before)
+            opened = self._log_in_by_password(
+                request, given.user, given.password, given.second_factor, replaces=before
+            )
         else:
             raise UsageError("neither a code nor a name with a password was given", code="arguments_invalid")
         session = session_document(self._reader, opened.caller)
         return document_response(OpenedSessionDocument(secret=opened.secret, session=session))
 
-    def _log_in_by_password(self, request: Request, user: str, password: str, *, replaces: str) -> OpenedSession:
+    def _log_in_by_password(
+        self, request: Request, user: str, password: str, code: str, *, replaces: str
+    ) -> OpenedSession:
         network = name_network(request)
         address = request_address(request)
         limits = self._accounts.of(f"{user} {network}"), self._addresses.of(network)
         for limit in limits:
             limit.take(hint=_OTHER_WAY)
-        opened = log_in(self._reader, user, password, address=address, replaces=replaces)
+        opened = log_in(self._reader, user, password, code=code, address=address, replaces=replaces)
         for limit in limits:
             limit.put_back()  # a login that succeeds was not a guess
         return opened

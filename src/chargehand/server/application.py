@@ -131,7 +131,9 @@ class ChargehandServer:
         self._rights = RightsWatch(self._shared, on_change=self._feed.check_rights)
         configured = self._shared.user_configuration().config
         has_passwords = configured.server.passwords
-        self._sessions = Sessions(self._shared, has_passwords=has_passwords)
+        self._sessions = Sessions(
+            self._shared, has_passwords=has_passwords, factor_from=configured.server.second_factor
+        )
         self._faults = CallerLimits(burst=_FAULT_BURST, per_second=_FAULTS_PER_SECOND)
         self._requests = Places("requests", per_account=_MOST_REQUESTS_OF_ACCOUNT, total=_MOST_REQUESTS)
         self._streams = Places("event streams", per_account=_MOST_STREAMS_OF_ACCOUNT, total=_MOST_REQUESTS)

@@ -18,6 +18,7 @@ from chargehand.core.errors import NotFoundError, RefusedError, UsageError, near
 from chargehand.store.access_log import AccessChange, AccessLog, Actor, as_moment, as_text
 from chargehand.store.chain import is_moment
 from chargehand.store.database.connection import Database
+from chargehand.store.factors import UsedFactor, factor_kind, remove_factors, use_factor
 
 LoginKind = Literal["password", "code", "external"]
 
@@ -52,6 +53,12 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     """The provider's issuer, subject and session of an external sign-in; "" for other sessions."""
     subject: str = ""
     provider_session: str = ""
+    factor: str = ""
+    """The kind of second factor that the account last showed in it, "" for none."""
+    proved: str = ""
+    """When that was."""
+    has_factor: bool = False
+    """Whether the account has a second factor now."""
 
 
 class TokenRow(Struct, frozen=True, kw_only=True):
@@ -161,6 +168,7 @@ class Accounts:
             self._require(change.execute("DELETE FROM accounts WHERE name = ?", (name,)).rowcount, name)
             change.execute("DELETE FROM web_sessions WHERE kind <> 'code' AND user = ?", (name,))
             change.execute("DELETE FROM api_tokens WHERE owner = 0 AND user = ?", (name,))
+            remove_factors(change, name)
             # The next user of the name is another person.
             for table in ("reviews", "keyed_requests", "external_subjects"):
                 change.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
@@ -267,23 +275,35 @@ class Grants:
         return session
 
     def open_session(
-        self, user: str, *, attempt: LoginAttempt, rehashed: str | None, digest: str, expires: str, ends: str
+        self,
+        user: str,
+        *,
+        attempt: LoginAttempt,
+        rehashed: str | None,
+        digest: str,
+        expires: str,
+        ends: str,
+        used: UsedFactor | None = None,
     ) -> SessionRow | None:
         """Open the session `digest` after a login with the right password; `rehashed` replaces its hash.
 
-        `None` if the account is disabled, or has another password by now. Raises `StoreError`.
+        `used` is the code of a second factor. `None` if the account is disabled, or has another password or
+        factor by now, or the code was used. Raises `StoreError`.
         """
         forgive = """
             UPDATE accounts SET failures = 0, locked_until = NULL, password = coalesce(?, password)
             WHERE name = ? AND password = ? AND disabled = 0 RETURNING role
         """
         with self._log.change(Actor(user=user)) as change:
+            if not use_factor(change, user, used):
+                return None
             row = change.execute(forgive, (rehashed, user, attempt.password)).fetchone()
             if row is None:
                 return None
             session = SessionRow(
                 digest=digest, user=user, role=as_text(row[0]), kind="password", created=change.now,
-                last_seen=change.now, expires=expires, ends=ends,
+                last_seen=change.now, expires=expires, ends=ends, factor=factor_kind(used),
+                proved=change.now if used is not None else "", has_factor=used is not None,
             )  # fmt: skip
             insert_session(change, session)
             change.settle(attempt.line, "session.open", user)
@@ -292,7 +312,9 @@ class Grants:
     def session(self, digest: str) -> SessionRow | None:
         """Return the valid session with this digest, or `None`. Raises `StoreError`."""
         query = """
-            SELECT digest, user, kind, web_sessions.created, last_seen, expires, ends, role, disabled, issuer
+            SELECT digest, user, kind, web_sessions.created, last_seen, expires, ends, role, disabled, issuer,
+                factor, proved, EXISTS (
+                    SELECT 1 FROM second_factors WHERE second_factors.user = web_sessions.user AND confirmed = 1)
             FROM web_sessions LEFT JOIN accounts ON name = user AND kind <> 'code' WHERE digest = ?
         """
         with self._database.read() as connection:
@@ -305,7 +327,8 @@ class Grants:
         return SessionRow(
             digest=digest, user=as_text(row[1]), role=None if row[2] == "code" else as_text(row[7]), kind=row[2],
             created=as_text(row[3]), last_seen=as_text(row[4]), expires=row[5], ends=row[6],
-            issuer=as_text(row[9]),
+            issuer=as_text(row[9]), factor=as_text(row[10]), proved=as_text(row[11]),
+            has_factor=row[2] != "code" and row[12] == 1,
         )  # fmt: skip
 
     def extend_session(self, digest: str, *, expires: str) -> None:
@@ -419,9 +442,9 @@ def insert_session(change: AccessChange, session: SessionRow) -> None:
     """Add a session in a transaction, and remove expired ones."""
     change.execute("DELETE FROM web_sessions WHERE expires <= ?", (change.now,))
     values = (session.digest, session.user, session.kind, session.created, session.last_seen)
-    insert = "INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    insert = "INSERT INTO web_sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
     external = (session.issuer, session.subject, session.provider_session)
-    change.execute(insert, (*values, session.expires, session.ends, *external))
+    change.execute(insert, (*values, session.expires, session.ends, *external, session.factor, session.proved))
 
 
 def _token(row: Sequence[Any]) -> TokenRow:

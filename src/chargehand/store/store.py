@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
     from chargehand.store.derived import DerivedFiles
     from chargehand.store.envelopes import Envelope
     from chargehand.store.evidence import BenchEvidence
+    from chargehand.store.factors import SecondFactors
     from chargehand.store.idempotency import IdempotencyKeys
     from chargehand.store.lessons import Lessons
     from chargehand.store.networks import NetworkVersions
@@ -99,6 +100,13 @@ class Store:
         from chargehand.store.accounts import Grants
 
         return Grants(self.database, self.access_log, clock=self._clock)
+
+    @cached_property
+    def factors(self) -> SecondFactors:
+        """The second factors of accounts."""
+        from chargehand.store.factors import SecondFactors
+
+        return SecondFactors(self.database, self.access_log)
 
     @cached_property
     def subjects(self) -> ExternalSubjects:

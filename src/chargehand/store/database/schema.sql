@@ -192,9 +192,28 @@ CREATE TABLE web_sessions (
     issuer TEXT NOT NULL DEFAULT '', -- of an external sign-in, as the next two
     subject TEXT NOT NULL DEFAULT '',
     provider_session TEXT NOT NULL DEFAULT '',
+    factor TEXT NOT NULL DEFAULT '', -- the second factor that was shown last: '', 'totp', 'recovery'
+    proved TEXT NOT NULL DEFAULT '', -- when
+    wrong INTEGER NOT NULL DEFAULT 0, -- codes since then
     PRIMARY KEY (digest)
 );
 CREATE INDEX web_sessions_by_user ON web_sessions (user);
+
+CREATE TABLE second_factors (
+    user TEXT NOT NULL,
+    name TEXT NOT NULL,
+    secret TEXT NOT NULL, -- of time-based codes, in base 32
+    step INTEGER NOT NULL, -- of the last accepted code
+    created TEXT NOT NULL,
+    confirmed INTEGER NOT NULL, -- 0 until a code was shown
+    PRIMARY KEY (user, name)
+);
+
+CREATE TABLE recovery_codes (
+    digest TEXT NOT NULL, -- of the account's name and the code
+    user TEXT NOT NULL,
+    PRIMARY KEY (digest)
+);
 
 CREATE TABLE login_codes (
     digest TEXT NOT NULL,

@@ -1,4 +1,4 @@
-"""The provider of a sign-in, what a session at a provider stands for, and accounts that a rule made."""
+"""Sign-in: the provider of a session, accounts that a rule made, and second factors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ _STATEMENTS = (
     "ALTER TABLE web_sessions ADD COLUMN issuer TEXT NOT NULL DEFAULT ''",
     "ALTER TABLE web_sessions ADD COLUMN subject TEXT NOT NULL DEFAULT ''",
     "ALTER TABLE web_sessions ADD COLUMN provider_session TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE web_sessions ADD COLUMN factor TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE web_sessions ADD COLUMN proved TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE web_sessions ADD COLUMN wrong INTEGER NOT NULL DEFAULT 0",
+    """CREATE TABLE second_factors (
+    user TEXT NOT NULL,
+    name TEXT NOT NULL,
+    secret TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    created TEXT NOT NULL,
+    confirmed INTEGER NOT NULL,
+    PRIMARY KEY (user, name)
+)""",
+    """CREATE TABLE recovery_codes (
+    digest TEXT NOT NULL,
+    user TEXT NOT NULL,
+    PRIMARY KEY (digest)
+)""",
     "ALTER TABLE external_subjects ADD COLUMN by_rule INTEGER NOT NULL DEFAULT 0",
 )
 
