@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Literal
 
+import pyotp
 import pytest
 import test_dashboard
 from axe_playwright_python.sync_playwright import Axe
@@ -157,6 +160,54 @@ def test_a_person_signs_in_at_a_provider_and_comes_back_to_the_page(browser: Bro
         assert page.url == f"{served.url}/accounts"
         assert page.evaluate("localStorage.getItem('chargehand.session')").startswith("chs_")
         assert not context.cookies()
+
+
+def test_a_second_factor_is_added_asked_for_and_proves_a_change(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / ".config" / "chargehand" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('[server]\nsecond_factor = "admin"\n')
+    with serving(environment(tmp_path), tmp_path) as served, browser.new_context() as context:
+        with served.reader() as reader:
+            create_user(reader, "dora", role="admin", password=PASSWORD, by=owner(reader))
+        page = context.new_page()
+        page.goto(f"{served.url}/login")
+        log_in(page, "dora", PASSWORD)
+        expect(page.get_by_role("heading", name="Add a second factor")).to_be_visible()
+        page.get_by_role("button", name="Add an authenticator app").click()
+        expect(page.get_by_role("img", name=re.compile("QR code"))).to_be_visible()
+        app, now = pyotp.TOTP(page.get_by_label("Secret", exact=True).inner_text()), time.time()
+        page.get_by_label("First code").fill("000000")
+        page.get_by_role("button", name="Confirm").click()
+        expect(page.get_by_role("alert")).to_contain_text("wrong")
+        page.get_by_label("First code").fill(app.at(int(now)))
+        page.get_by_role("button", name="Confirm").click()
+        expect(page.get_by_role("heading", name="Recovery codes")).to_be_visible()
+        page.get_by_role("button", name="I have kept them").click()
+        expect(page.get_by_role("heading", name="Board")).to_be_visible()
+        page.goto(f"{served.url}/accounts")
+        expect(page.get_by_text("10 recovery codes left")).to_be_visible()
+
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", name="Sign in to Chargehand")).to_be_visible()
+        log_in(page, "dora", PASSWORD)
+        page.get_by_label("Code of your second factor").fill(app.at(int(now) + 30))
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("navigation", name="Pages", exact=True)).to_be_visible()
+        page.goto(f"{served.url}/accounts")
+        page.get_by_role("button", name="Make new recovery codes").click()
+        codes = page.get_by_label("Recovery codes").inner_text().split()
+        assert len(codes) == 10
+
+        with closing(sqlite3.connect(tmp_path / "state" / "store.db")) as raw:
+            raw.execute("UPDATE web_sessions SET proved = '2020-01-01T00:00:00.000000+00:00'")
+            raw.commit()
+        page.get_by_label("What it is for").fill("nightly")
+        page.get_by_role("button", name="Create token").click()
+        dialog = page.get_by_role("dialog", name="Confirm that it is you")
+        dialog.get_by_label("Code").fill(codes[0])
+        dialog.get_by_role("button", name="Confirm").click()
+        expect(page.get_by_role("heading", name="Secret of “nightly”")).to_be_visible()
+        expect(page.get_by_text("9 recovery codes left")).to_be_visible()
 
 
 def test_everybody_can_use_the_page(served: Served, open_page: test_dashboard.Open) -> None:

@@ -117,7 +117,10 @@ class Sessions:
             )
         else:
             raise UsageError("neither a code nor a name with a password was given", code="arguments_invalid")
-        session = session_document(self._reader, opened.caller)
+        # Read again, as every later request does: it may have to add a second factor first.
+        factor_from = self._factor_from
+        caller = resolve_session(self._reader, opened.secret, address=address, factor_from=factor_from)
+        session = session_document(self._reader, caller or opened.caller)
         return document_response(OpenedSessionDocument(secret=opened.secret, session=session))
 
     def _log_in_by_password(

@@ -7,6 +7,7 @@ import { Accounts } from "./Accounts";
 import { hasPassword } from "./accounts";
 import "./accounts.css";
 import { OwnPassword } from "./OwnPassword";
+import { SecondFactors } from "./SecondFactors";
 import { Tokens } from "./Tokens";
 
 export default function AccountsPage() {
@@ -19,6 +20,7 @@ export default function AccountsPage() {
               You are <b>{session.user}</b>, with the role <b>{session.role}</b>.
             </p>
             <Tokens role={session.role} />
+            {hasPassword(session) && <SecondFactors />}
             {hasPassword(session) && <OwnPassword user={session.user} />}
             {session.role === "admin" && (
               <>

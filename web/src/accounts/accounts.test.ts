@@ -21,6 +21,7 @@ const account = (part: Partial<Account> = {}): Account => ({
   has_password: true,
   created: "2026-02-01T00:00:00Z",
   locked_until: null,
+  subjects: [],
   ...part,
 });
 const ids = (of: Account) => changesOf(of, NOW).map(({ id }) => id);
@@ -51,7 +52,8 @@ it("counts the characters of a password as people do, and wants it twice", () =>
 });
 
 it("asks no password of whom the state directory belongs to", () => {
-  const session = (user: string): Session => ({ user, role: "admin", expires: "", version: "", accounts: true });
+  const rest = { expires: "", version: "", accounts: true, has_factor: false, must_enrol: false };
+  const session = (user: string): Session => ({ user, role: "admin", ...rest });
   expect(hasPassword(session("os:ann"))).toBe(false);
   expect(hasPassword(session("ann"))).toBe(true);
 });

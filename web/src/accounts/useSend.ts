@@ -12,7 +12,7 @@ export function useSend() {
     setError("");
     try {
       await change();
-      for (const key of ["tokens", "users", "access"]) void client.invalidateQueries({ queryKey: [key] });
+      for (const key of ["tokens", "users", "access", "factors"]) void client.invalidateQueries({ queryKey: [key] });
     } catch (failure) {
       setError(failure instanceof ApiError ? `${failure.message} ${failure.hint}`.trim() : String(failure));
     }

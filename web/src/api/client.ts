@@ -27,6 +27,13 @@ export function whenSessionLost(listener: () => void): void {
   onSessionLost = listener;
 }
 
+let askProof: () => Promise<boolean> = () => Promise.resolve(false);
+
+/** Sets the function that asks for a code of the second factor and returns whether one was accepted. */
+export function whenProofNeeded(ask: () => Promise<boolean>): void {
+  askProof = ask;
+}
+
 export function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return send<T>("GET", path, undefined, signal);
 }
@@ -99,7 +106,9 @@ async function send<T>(
   if (response.status === 204) return undefined as T;
   const text = await response.text();
   if (response.ok) return JSON.parse(text) as T;
-  throw refusal(response.status, text);
+  const refused = refusal(response.status, text);
+  if (refused.code === "proof_needed" && (await askProof())) return send<T>(method, path, body, signal, extra);
+  throw refused;
 }
 
 /**

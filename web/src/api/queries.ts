@@ -2,6 +2,7 @@
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get } from "./client";
 import type {
+  FactorList,
   AccessLogPage,
   ChangeReview,
   CheckpointsDocument,
@@ -41,6 +42,11 @@ export const sessionQuery = queryOptions({
   queryKey: ["session"],
   queryFn: ({ signal }) => get<Session>("/session", signal),
   staleTime: 300_000,
+});
+
+export const factorsQuery = queryOptions({
+  queryKey: ["factors"],
+  queryFn: ({ signal }) => get<FactorList>("/session/factors", signal),
 });
 
 export const missionsQuery = (filter: MissionFilter) =>

@@ -1678,6 +1678,110 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/session/factors": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List your second factors.
+         * @description Needs the role viewer and the scope read.
+         */
+        get: operations["get_session_factors"];
+        put?: never;
+        /**
+         * Begin to add a second factor: the secret for an authenticator app.
+         * @description Needs the role viewer and the scope administer.
+         */
+        post: operations["post_session_factors"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/factors/{name}/confirm": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Add a second factor by its first code; recovery codes come with the first factor.
+         * @description Needs the role viewer and the scope administer.
+         */
+        post: operations["post_session_factors_name_confirm"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/factors/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Remove one of your second factors.
+         * @description Needs the role viewer and the scope administer.
+         */
+        delete: operations["delete_session_factors_name"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/recovery-codes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Replace your recovery codes.
+         * @description Needs the role viewer and the scope administer.
+         */
+        post: operations["post_session_recovery_codes"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session/proof": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Show a code of your second factor, which opens dangerous operations for ten minutes.
+         * @description Needs the role viewer and the scope read.
+         */
+        post: operations["post_session_proof"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/users": {
         parameters: {
             query?: never;
@@ -2608,6 +2712,16 @@ export interface components {
             computed_usd: number;
         };
         /**
+         * EnrolmentDocument
+         * @description A factor to set up: its `secret` and the `uri` for an app, and a `picture` (QR code, a data URI of SVG).
+         */
+        EnrolmentDocument: {
+            name: string;
+            secret: string;
+            uri: string;
+            picture: string;
+        };
+        /**
          * Envelope
          * @description A body in base64, its media type, and the signatures over both.
          */
@@ -2726,6 +2840,22 @@ export interface components {
         FactView: {
             value: unknown;
             source: string | null;
+        };
+        /**
+         * FactorDocument
+         * @description One second factor of an account: an authenticator app; `created` is ISO 8601 in UTC.
+         */
+        FactorDocument: {
+            name: string;
+            created: string;
+        };
+        /**
+         * FactorListDocument
+         * @description The second factors of an account, and the number of its unused recovery codes.
+         */
+        FactorListDocument: {
+            factors: components["schemas"]["FactorDocument"][];
+            recovery_left: number;
         };
         /**
          * FailingTestDocument
@@ -4215,6 +4345,13 @@ export interface components {
             used_seconds: number;
         };
         /**
+         * RecoveryCodesDocument
+         * @description Recovery codes, each valid once; they are shown here and never again. Empty if earlier ones stay valid.
+         */
+        RecoveryCodesDocument: {
+            codes: string[];
+        };
+        /**
          * Reliability
          * @description Predicted chances against what happened, in tenths of the chance; empty tenths are left out.
          *
@@ -4741,6 +4878,10 @@ export interface components {
             expires: string;
             version: string;
             accounts: boolean;
+            /** @default false */
+            has_factor: boolean;
+            /** @default false */
+            must_enrol: boolean;
         };
         /**
          * Side
@@ -9108,6 +9249,8 @@ export interface operations {
                     user?: string | null;
                     /** @default null */
                     password?: string | null;
+                    /** @default  */
+                    second_factor?: string;
                 };
             };
         };
@@ -9177,6 +9320,215 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UserDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    get_session_factors: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The second factors of an account, and the number of its unused recovery codes. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FactorListDocument"];
+                };
+            };
+            /** @description The client has it already: its `If-None-Match` names this content. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_session_factors: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    name: string;
+                };
+            };
+        };
+        responses: {
+            /** @description A factor to set up: its `secret` and the `uri` for an app, and a `picture` (QR code, a data URI of SVG). */
+            201: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EnrolmentDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_session_factors_name_confirm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    code: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Recovery codes, each valid once; they are shown here and never again. Empty if earlier ones stay valid. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecoveryCodesDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    delete_session_factors_name: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The second factors of an account, and the number of its unused recovery codes. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FactorListDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_session_recovery_codes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Recovery codes, each valid once; they are shown here and never again. Empty if earlier ones stay valid. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecoveryCodesDocument"];
+                };
+            };
+            400: components["responses"]["400"];
+            401: components["responses"]["401"];
+            403: components["responses"]["403"];
+            404: components["responses"]["404"];
+            409: components["responses"]["409"];
+            422: components["responses"]["422"];
+            429: components["responses"]["429"];
+            503: components["responses"]["503"];
+        };
+    };
+    post_session_proof: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    code: string;
+                };
+            };
+        };
+        responses: {
+            /** @description A session as its browser sees it; each use extends `expires`. `accounts` says whether any account exists, so that a login page knows whether to ask for a name. */
+            200: {
+                headers: {
+                    /** @description Identifies this content. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionDocument"];
                 };
             };
             400: components["responses"]["400"];

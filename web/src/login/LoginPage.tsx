@@ -15,12 +15,13 @@ import { safeReturn } from "./safeReturn";
 const SIGNED_IN = "sign-in=";
 
 export function LoginPage() {
-  const { busy, error, enter, back } = useLogin();
+  const { busy, error, needsFactor, enter, back } = useLogin();
   const { providers, hasPasswords } = offers();
   const submit = (event: SyntheticEvent<HTMLFormElement>) => {
     event.preventDefault();
     const form = new FormData(event.currentTarget);
-    void enter(() => logIn({ user: form.get("user"), password: form.get("password") }));
+    const credentials = { user: form.get("user"), password: form.get("password") };
+    void enter(() => logIn({ ...credentials, second_factor: form.get("code") ?? "" }));
   };
   return (
     <main className="login">
@@ -35,6 +36,10 @@ export function LoginPage() {
           <>
             <TextField label="Name" name="user" autoComplete="username" required />
             <TextField label="Password" name="password" type="password" autoComplete="current-password" required />
+            {needsFactor && <p role="status">Your password is right. Now give a code of your second factor.</p>}
+            {needsFactor && (
+              <TextField label="Code of your second factor, or a recovery code" name="code" autoComplete="one-time-code" required />
+            )}
           </>
         )}
         {error && (
@@ -71,6 +76,7 @@ function useLogin() {
   const client = useQueryClient();
   const router = useRouter();
   const [busy, setBusy] = useState(false);
+  const [needsFactor, setNeedsFactor] = useState(false);
   const [error, setError] = useState(() => refusal(location.hash.slice(1)));
 
   const { back }: { back?: string } = router.state.location.search;
@@ -82,6 +88,10 @@ function useLogin() {
       client.setQueryData(sessionQuery.queryKey, await open());
       router.history.replace(safeReturn(back));
     } catch (failure) {
+      if (failure instanceof ApiError && failure.code === "factor_needed") {
+        setNeedsFactor(true);
+        return;
+      }
       const { message, hint } = failure instanceof ApiError ? failure : { message: String(failure), hint: "" };
       setError(`${message} ${hint}`.trim());
     } finally {
@@ -99,5 +109,5 @@ function useLogin() {
     void enter(() => (given.startsWith(SIGNED_IN) ? signIn(given.slice(SIGNED_IN.length)) : logIn({ code: given })));
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, []);
-  return { busy, error, enter, back };
+  return { busy, error, needsFactor, enter, back };
 }

@@ -2,6 +2,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useRef, useState } from "react";
 import { logOut } from "../api/client";
+import { SecondFactors } from "../accounts/SecondFactors";
 import { sessionQuery } from "../api/queries";
 import { NewMission } from "../board/NewMission";
 import { Button } from "../design/Button";
@@ -11,6 +12,7 @@ import { useFeed } from "../feed/hooks";
 import { useCommands, type Open } from "./commands";
 import { FeedNotice } from "./FeedNotice";
 import { HelpDialog } from "./HelpDialog";
+import { Proof } from "./Proof";
 import { Palette } from "./Palette";
 import { toggleTheme, useTheme } from "./theme";
 import { useShortcuts } from "./useShortcuts";
@@ -52,6 +54,7 @@ export function Shell() {
   const commands = useCommands(open);
   useShortcuts(commands, open);
   useFeed();
+  const mustEnrol = useQuery(sessionQuery).data?.must_enrol;
   const close = () => setShown(null);
   return (
     <>
@@ -67,13 +70,25 @@ export function Shell() {
       </header>
       <FeedNotice />
       <main id="content" tabIndex={-1}>
-        <Outlet />
+        {mustEnrol ? <Enrol /> : <Outlet />}
       </main>
       <Toasts />
+      <Proof />
       {shown === "palette" && <Palette commands={commands} onClose={close} />}
       {shown === "help" && <HelpDialog commands={commands} onClose={close} />}
       {shown === "new" && <NewMission onClose={close} />}
     </>
+  );
+}
+
+/** Replaces every page while the role of the account needs a second factor that it does not have. */
+function Enrol() {
+  return (
+    <section className="page stack">
+      <h1>Add a second factor</h1>
+      <p>Your role needs one on this server. Everything else opens once you have added it.</p>
+      <SecondFactors />
+    </section>
   );
 }
 

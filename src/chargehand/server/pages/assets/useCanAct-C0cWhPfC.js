@@ -1,1 +1,0 @@
-import{b as e}from"./tanstack-BjE6-PtV.js";import{D as t}from"./shared-C-VodHlg.js";function n(){let n=e(t).data;return n!==void 0&&n.role!==`viewer`}export{n as t};
