@@ -28,7 +28,7 @@ class Person:
         self.app: dict[str, pyotp.TOTP] = {}
 
     def log_in(self, code: str = "", *, address: str = "") -> OpenedSession:
-        return accounts.log_in(self.reader, self.name, PASSWORD, code=code, address=address)
+        return accounts.log_in(self.reader, self.name, PASSWORD, second_factor=code, address=address)
 
     def caller(self, opened: OpenedSession, **options: object) -> Caller:
         found = accounts.resolve_session(self.reader, opened.secret, **options)  # type: ignore[arg-type]

@@ -219,13 +219,13 @@ def log_in(
     user: str,
     password: str,
     *,
-    code: str = "",
+    second_factor: str = "",
     address: str = "",
     replaces: str | None = None,
 ) -> OpenedSession:
     """Open a session with an account's name and password; `replaces` is the browser's previous session.
 
-    An account with a second factor also needs its `code`: without one the right password is answered by
+    An account with a second factor also needs a code of it: without one the right password is answered by
     `RefusedError` (`factor_needed`), and counts as a failed login until the code completes it.
 
     Takes 0.3 s of work and 64 MiB, whether or not the account exists: call it in a thread, few at once. After five
@@ -236,13 +236,13 @@ def log_in(
     attempt, rehashed = _verify_password(reader, user, password, address=address)
     used = None
     if any(each.confirmed for each in reader.store.factors.list(user)):
-        if not code.strip():
+        if not second_factor.strip():
             raise RefusedError(
                 "a code of your second factor is needed",
                 code="factor_needed",
                 hint="send it, or a recovery code, as `second_factor`",
             )
-        used = match_code(reader, user, code)
+        used = match_code(reader, user, second_factor)
         if used is None:
             raise _login_failed()
     secret, digest = new_secret(SESSION_PREFIX)

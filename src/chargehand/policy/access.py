@@ -71,7 +71,7 @@ NEEDS_PROOF = frozenset(
         *("store.restore", "store.rebuild"),
     }
 )
-# What an account may do before it has the second factor that its role needs.
+# The actions of an account that has not yet added the second factor that its role needs.
 ENROLMENT = frozenset(["session.show", "session.close", "factor.own.list", "factor.own.add"])
 ACCESS_RULES: Mapping[str, AccessRule] = {
     action: rule for rule, actions in _ACTIONS.items() for action in actions.split()

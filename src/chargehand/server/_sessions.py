@@ -124,14 +124,14 @@ class Sessions:
         return document_response(OpenedSessionDocument(secret=opened.secret, session=session))
 
     def _log_in_by_password(
-        self, request: Request, user: str, password: str, code: str, *, replaces: str
+        self, request: Request, user: str, password: str, factor: str, *, replaces: str
     ) -> OpenedSession:
         network = name_network(request)
         address = request_address(request)
         limits = self._accounts.of(f"{user} {network}"), self._addresses.of(network)
         for limit in limits:
             limit.take(hint=_OTHER_WAY)
-        opened = log_in(self._reader, user, password, code=code, address=address, replaces=replaces)
+        opened = log_in(self._reader, user, password, second_factor=factor, address=address, replaces=replaces)
         for limit in limits:
             limit.put_back()  # a login that succeeds was not a guess
         return opened
