@@ -374,6 +374,8 @@ def test_a_logout_at_the_provider_ends_the_sessions_it_names_and_no_other(ruled:
     known(ruled, "a", groups=("eng",), session="s2")
     second, other = enter(ruled, "a")["secret"], enter(ruled, known(ruled, "b", groups=("eng",)))["secret"]
     assert log_out("nonsense") == 401
+    many = client.post(f"{AT_PROVIDER}/logout", data={f"f{n}": "x" for n in range(50)})
+    assert (many.status_code, many.json()["error"]["code"]) == (400, "arguments_invalid")
     assert log_out("/s1") == 200
     assert [is_open(each) for each in (first, second, other)] == [False, True, True]
     assert log_out("a/") == 200

@@ -17,6 +17,7 @@ from tests.server_kit import API, PASSWORD, Served, environment, record_missions
 
 from chargehand.core.mission_events import QuestionAsked
 from chargehand.identity.accounts import (
+    Caller,
     close_session,
     create_login_code,
     create_user,
@@ -25,6 +26,7 @@ from chargehand.identity.accounts import (
     set_user_disabled,
     set_user_password,
 )
+from chargehand.identity.accounts import change_own_password as own_password
 from chargehand.identity.tokens import list_tokens, revoke_token
 from chargehand.operations.operation import Operation
 from chargehand.operations.table import OPERATIONS
@@ -187,11 +189,16 @@ def change_password(reader: StateReader, secret: str) -> None:
     set_user_password(reader, "vera", f"another {PASSWORD}", by=owner(reader))
 
 
+def change_own_password(reader: StateReader, secret: str) -> None:
+    by = Caller(user="vera", role="viewer", scopes=SCOPES, via="session")
+    own_password(reader, PASSWORD, f"another {PASSWORD}", by=by)
+
+
 def log_out(reader: StateReader, secret: str) -> None:
     close_session(reader, secret, by=owner(reader))
 
 
-@pytest.mark.parametrize("lose", [disable, remove, change_password, log_out])
+@pytest.mark.parametrize("lose", [disable, remove, change_password, change_own_password, log_out])
 def test_a_silent_stream_ends_at_once_with_its_rights(
     served: Served, lose: Callable[[StateReader, str], None]
 ) -> None:

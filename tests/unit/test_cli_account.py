@@ -57,11 +57,16 @@ def test_an_account_from_its_first_day_to_its_last() -> None:
     assert told == "ann has a new password and is logged out everywhere\n"
     with StateReader.open() as reader:
         assert accounts.log_in(reader, "ann", "staple staple staple")
+    issuer = "https://login.example.org"
+    assert say("user", "link", "ann", issuer, "7") == f"7 of {issuer} signs in to ann\n"
+    assert f"signs in at {issuer}" in say("user", "list")
+    assert say("user", "unlink", issuer, "7") == f"7 of {issuer} does not sign in to ann any more\n"
+    assert "no second factor any more" in say("user", "reset-factors", "ann")
     assert say("user", "remove", "ann") == "ann is removed\n"
     lines = say("user", "log").splitlines()
     assert [line.split()[4] for line in lines[1:]] == [
         *("user.create", "session.open", "user.role", "user.disable", "user.enable", "user.password"),
-        *("session.open", "user.remove"),
+        *("session.open", "user.link", "user.unlink", "factor.reset", "user.remove"),
     ]
     assert say("user", "log", "--limit", "1").splitlines()[1].split()[4] == "user.remove"
 

@@ -513,7 +513,10 @@ async def _read_sign_in_body(request: Request) -> dict[str, Any]:
     # Only the logout token, which is signed: another site's page can send a form.
     if is_form and request.url.path.endswith("/logout"):
         content = await _read_raw(request, within=_LOGIN_BODY_SECONDS, most=_LARGEST_BODY_BYTES)
-        return dict(parse_qsl(content.decode("ascii", "replace"), max_num_fields=20))
+        try:
+            return dict(parse_qsl(content.decode("ascii", "replace"), max_num_fields=20))
+        except ValueError as error:
+            raise UsageError("the form has too many fields", code="arguments_invalid") from error
     return await _read_body(request, within=_LOGIN_BODY_SECONDS)
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from chargehand.core.clock import Clock
 from chargehand.store.database.connection import Database, Transaction
@@ -60,10 +61,11 @@ class AccessLog:
             yield AccessChange(connection, actor=actor, now=as_moment(self._clock.now()))
 
     def last(self) -> int:
-        """Return the number of the newest line, 0 without one. Raises `StoreError`."""
+        """Return the number of the newest completed action, 0 without one. Raises `StoreError`."""
+        query = "SELECT seq FROM access_log WHERE outcome = 'done' ORDER BY seq DESC LIMIT 1"
         with self._database.read() as connection:
-            row = connection.execute("SELECT max(seq) FROM access_log").fetchone()
-        return int(row[0] or 0)
+            row = connection.execute(query).fetchone()
+        return 0 if row is None else int(row[0])
 
     def list(self, *, limit: int, before: int | None = None) -> tuple[AccessRow, ...]:
         """Return the newest lines, or those before a line, newest first. Raises `StoreError`."""
@@ -106,9 +108,12 @@ class AccessChange:
         return line
 
     def settle(self, line: int, action: str, subject: str) -> None:
-        """Turn a refusal noted in advance into the actor's completed action."""
-        settled = "UPDATE access_log SET actor = ?, action = ?, subject = ?, outcome = 'done' WHERE seq = ?"
-        self.execute(settled, (self._actor.user, action, subject, line))
+        """Replace a refusal noted in advance by the actor's completed action, with the address of the refusal."""
+        row = self.execute("DELETE FROM access_log WHERE seq = ? RETURNING address", (line,)).fetchone()
+        if row is not None and not self._actor.address:
+            self._actor = replace(self._actor, address=as_text(row[0]))
+        # As a new line: whoever follows the log sees that an action was completed.
+        self.note(action, subject)
 
 
 def as_moment(time: datetime) -> str:

@@ -419,6 +419,9 @@ class Grants:
              ("created", "expires"), ("last_used", "revoked")),
             ("external_subjects", "user", "length(issuer) > 0 AND length(subject) > 0", ("created",), ()),
             ("pending_sign_ins", "return_to", digest, ("expires",), ()),
+            ("second_factors", "user", "length(secret) > 0 AND typeof(step) = 'integer' AND confirmed IN (0, 1)",
+             ("created",), ()),
+            ("recovery_codes", "user", digest, (), ()),
         )  # fmt: skip
         with self._database.read() as connection:
             for table, name, good, needed, optional in tables:
