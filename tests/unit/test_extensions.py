@@ -71,7 +71,7 @@ ACME_NAMES = {
     "agents": "robot = acme_code:ROBOT\nnative = acme_code:ROBOT",
     "notifiers": "pager = acme_code:open_pager",
     "runners": "bats = acme_code:Bats",
-    "key_sources": "vault = acme_code:open_vault",
+    "key_sources": "acme-safe = acme_code:open_vault",
     "dialects": "morse = acme_code:Bats",
 }
 Install = Callable[[str, str, Mapping[str, str]], None]
@@ -218,7 +218,7 @@ def test_a_notifier_a_runner_and_a_source_of_keys_count_while_enabled(tmp_path: 
     assert [channel.name for channel in channels()] == ["webhook", "pager"]
     assert (runner_of("bats tests").name, runner_of("pytest").name) == ("bats", "pytest")
     keys = open_credentials({"OTHER_KEY": "x"}, tmp_path)
-    assert (keys.get("VAULT_KEY"), keys.describe("VAULT_KEY")) == ("from the vault", "vault")
+    assert (keys.get("VAULT_KEY"), keys.describe("VAULT_KEY")) == ("from the vault", "acme-safe")
     assert (keys.describe("OTHER_KEY"), keys.get("MISSING_KEY")) == ("environment", None)
 
 
@@ -264,7 +264,7 @@ def test_entry_points_are_read_only_for_an_unknown_name(monkeypatch: pytest.Monk
         assert AGENTS.find("native") is AGENTS["native"]
         assert runner_of("make check").name == "plain"
         assert "robot" not in AGENTS
-        assert len(list(KEY_SOURCES)) == 3
+        assert len(list(KEY_SOURCES)) == 8
         assert asked == []
         assert AGENTS.explain("robot") == ""
         assert asked == ["chargehand.agents"]

@@ -33,10 +33,12 @@ from chargehand.core.config import (
     RoleConfig,
     RolloutConfig,
     SandboxConfig,
+    SecretsConfig,
     ServerConfig,
     TracesConfig,
 )
 from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.limits import SecretKeyConfig, SecretSourceConfig
 from chargehand.core.registry import registry_of
 from chargehand.core.text import (
     LARGEST_AMOUNT,
@@ -63,6 +65,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("knowledge", KnowledgeConfig),
     ("extensions", ExtensionsConfig),
     ("requests", RequestsConfig),
+    ("secrets", SecretsConfig),
 )
 AGENTS = "agents"
 MODELS = "models"
@@ -71,6 +74,9 @@ MCP = "mcp"
 ROLLOUTS = "rollouts"
 FORGES = "forges"
 REPOSITORIES = "repositories"
+# Tables inside of [secrets].
+SECRET_SOURCES = "secrets.sources"
+SECRET_KEYS = "secrets.keys"
 # The tables of tables: `[agents.NAME]`, `[models.NAME]` and so on.
 NAMED: dict[str, type] = {
     AGENTS: AgentConfig,
@@ -80,6 +86,8 @@ NAMED: dict[str, type] = {
     ROLLOUTS: RolloutConfig,
     FORGES: ForgeConfig,
     REPOSITORIES: RepositoryConfig,
+    SECRET_SOURCES: SecretSourceConfig,
+    SECRET_KEYS: SecretKeyConfig,
 }
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Placeholder for an entry's name in the table.
@@ -120,6 +128,8 @@ def _make_rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
     rows = []
     # Every key needs a default: with one missing the two tuples differ in length.
     for name, default in zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True):
+        if f"{section}.{name}" in NAMED:
+            continue
         hint, spec = get_args(hints[name])
         kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
         kind = kinds[0]
@@ -158,7 +168,7 @@ def agent_keys() -> dict[str, ConfigKey]:
 
 def section_names() -> tuple[str, ...]:
     """Return the names of all top-level tables."""
-    return (*(name for name, _ in SECTIONS), *NAMED)
+    return (*(name for name, _ in SECTIONS), *(table for table in NAMED if "." not in table))
 
 
 def find_key(dotted: str) -> ConfigKey | None:
@@ -166,7 +176,7 @@ def find_key(dotted: str) -> ConfigKey | None:
     if dotted in section_keys():
         return section_keys()[dotted]
     table, _, field = dotted.rpartition(".")
-    section, _, name = table.partition(".")
+    section, _, name = table.rpartition(".")
     if section in NAMED and ENTRY_NAME.fullmatch(name):
         return entry_keys(section).get(field)
     return None

@@ -9,6 +9,7 @@ from msgspec import Struct
 from chargehand.core.limits import KeySpec as KeySpec
 from chargehand.core.limits import LimitsConfig as LimitsConfig
 from chargehand.core.limits import SandboxConfig as SandboxConfig
+from chargehand.core.limits import SecretsConfig as SecretsConfig
 from chargehand.core.records import FlakyPolicy
 
 Strategy = Literal["shadow", "direct"]
@@ -388,7 +389,6 @@ class KnowledgeConfig(Struct, frozen=True, kw_only=True):
     ] = "experiment"
 
 
-# Read from the user's own configuration alone, as [decisions] is.
 class RolloutConfig(Struct, frozen=True, kw_only=True):
     """[rollouts.NAME]: a model or policy for a part of the projects; only your own configuration counts."""
 
@@ -411,7 +411,6 @@ class RolloutConfig(Struct, frozen=True, kw_only=True):
     ] = 0.05
 
 
-# Read from the user's own configuration alone: the accounts are the user's.
 class ForgeConfig(Struct, frozen=True, kw_only=True):
     """[forges.NAME]: an account at a forge, and which of its issues become missions; only your own file counts."""
 
@@ -537,6 +536,7 @@ class Config(Struct, frozen=True, kw_only=True):
     forges: dict[str, ForgeConfig] = {}
     requests: RequestsConfig = RequestsConfig()
     repositories: dict[str, RepositoryConfig] = {}
+    secrets: SecretsConfig = SecretsConfig()
     limits: LimitsConfig = LimitsConfig()
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()
