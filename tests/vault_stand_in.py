@@ -9,7 +9,7 @@ import json
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -182,7 +182,8 @@ def open_vault() -> Iterator[Vault]:
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(reply)))
             self.end_headers()
-            self.wfile.write(reply)
+            with suppress(ConnectionError):  # the client waited long enough
+                self.wfile.write(reply)
 
         do_GET = do_POST = do_PUT = do_DELETE = _serve
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 import threading
 import traceback
@@ -18,6 +17,7 @@ from typing import Any
 import boto3
 import hvac
 import pytest
+from tests.aws_kit import CREDENTIALS, open_aws
 from tests.vault_stand_in import Vault, open_vault
 
 from chargehand.core.errors import ChargehandError, ConfigError, RefusedError
@@ -263,35 +263,16 @@ def test_a_value_that_no_header_can_carry_is_refused_and_not_shown(
     assert vault.kept["team/ai"] == [{"key": value}]
 
 
-REGION = {"AWS_DEFAULT_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": VALUE}
-
-
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
-    """Start moto's own program, and return its address."""
-    program = Path(sys.executable).with_name("moto_server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [str(program), "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
-        assert server.stderr is not None
-        try:
-            assert any("Running on" in line for line in server.stderr)
-            # Its lines about requests must not fill the pipe.
-            drain = threading.Thread(target=server.stderr.read)
-            drain.start()
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait(20)
-            drain.join()
+    with open_aws() as address:
+        yield address
 
 
 @pytest.fixture
 def aws(moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return another client of an empty account."""
-    for name, value in {**REGION, "AWS_CONFIG_FILE": str(tmp_path / "none")}.items():
+    for name, value in {**CREDENTIALS, "AWS_CONFIG_FILE": str(tmp_path / "none")}.items():
         monkeypatch.setenv(name, value)
     client = boto3.client("secretsmanager", endpoint_url=moto)
     for each in client.list_secrets()["SecretList"]:

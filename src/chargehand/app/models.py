@@ -13,6 +13,7 @@ from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import ModelProbe, probe_model, try_model
 from chargehand.app.providers.served import (
     ProbeReports,
+    existing_keys,
     has_key,
     known_facts,
     model_config,
@@ -145,7 +146,7 @@ def list_models(app: App, repo: Path | None) -> ModelList:
     """Return the configured models, otherwise default models with a key and those that Ollama serves."""
     resolved = app.preparation.configuration_here(repo)
     reports = open_probe_reports(app.environ)
-    names = model_names(resolved.config, app.environ, app.credentials)
+    names = model_names(resolved.config, app.environ, existing_keys(app.credentials))
     return ModelList(
         models=tuple(_describe_model(app, resolved.config, resolved.origins, name, reports) for name in names)
     )
@@ -227,7 +228,7 @@ def _describe_model(
         model=entry.model or name,
         base_url=entry.base_url,
         price=None if price is None else ListPrice(input=price.input, output=price.output, source=price.source),
-        key=KeyView(name=key, found=has_key(entry, app.credentials), where=where),
+        key=KeyView(name=key, found=has_key(entry, existing_keys(app.credentials)), where=where),
         origin=next((origin for origin in said if origin != "default"), "found"),
         facts=ModelFactsView(
             context=view(facts.context),
@@ -260,19 +261,21 @@ async def probe_models(
     show` and every later mission. `asking` is called with each name before the model is called.
     """
     config = app.preparation.configuration_here(repo).config
-    names = [name] if name is not None else model_names(config, app.environ, app.credentials)
+    names = [name] if name is not None else model_names(config, app.environ, existing_keys(app.credentials))
     models = {each: model_config(config, each) for each in names}  # an unknown name costs no call
     reports = None if quick else open_probe_reports(app.environ)
     probed = []
     for each, entry in models.items():
         asking(each)
-        probe = await probe_model(each, entry, keys=app.credentials, limits=config.limits, environ=app.environ)
+        probe = await probe_model(
+            each, entry, keys=existing_keys(app.credentials), limits=config.limits, environ=app.environ
+        )
         abilities = None
         if reports is not None:
             abilities = await try_model(
                 probe,
                 entry,
-                keys=app.credentials,
+                keys=existing_keys(app.credentials),
                 limits=config.limits,
                 environ=app.environ,
                 day=app.clock.now().date(),

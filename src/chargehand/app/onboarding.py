@@ -23,6 +23,7 @@ from chargehand.app.diagnosis import Diagnosis, UsableModel, diagnose
 from chargehand.app.models import describe_probe, list_models
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import probe_model
+from chargehand.app.providers.served import existing_keys
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.checks.detection import find_licence_header, find_project
@@ -424,7 +425,7 @@ class _AgentQuestions:
                 else:
                     self._prompts.notice("That is not a key: it is empty or has characters that no key can have.")
             self._prompts.notice("Calling it once, with a few tokens …")
-            keys = _PastedKeys(stored=self._app.credentials, pasted=secret)
+            keys = _PastedKeys(stored=existing_keys(self._app.credentials), pasted=secret)
             limits = self._config.limits
             probe = asyncio.run(probe_model(name, model, keys=keys, limits=limits, environ=self._app.environ))
             self._prompts.notice(f"{'It works: ' if probe.fine else ''}{describe_probe(probe)}")

@@ -8,35 +8,46 @@ import resource
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 _PR_SET_DUMPABLE = 4
-_lock = threading.Lock()
-# Of the process, as its memory is: logs must leave out whatever any part of it read. By name, in order of reading.
-_read: dict[str, dict[str, None]] = {}
 
 
-def remember_value(name: str, value: str) -> None:
-    """Let every redaction of this process leave out a value."""
-    with _lock:
-        _read.setdefault(name, {})[value] = None
+class ReadValues:
+    """The values that this process read from stores for one user; logs leave out all of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[str, None]] = {}
+
+    def add(self, name: str, value: str) -> None:
+        """Let every redaction of this process leave out a value."""
+        with self._lock:
+            self._values.setdefault(name, {})[value] = None
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """Return the values of a secret in order of reading, earlier ones included."""
+        with self._lock:
+            return tuple(self._values.get(name, ()))
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the secrets."""
+        with self._lock:
+            return tuple(self._values)
+
+    def count(self) -> int:
+        """Return the number of values."""
+        with self._lock:
+            return sum(map(len, self._values.values()))
 
 
-def read_values(name: str) -> tuple[str, ...]:
-    """Return the values of a secret that this process read from stores, earlier ones included."""
-    with _lock:
-        return tuple(_read.get(name, ()))
+@functools.cache
+def read_values(directory: Path) -> ReadValues:
+    """Return the values of the user with that directory of configuration.
 
-
-def read_names() -> tuple[str, ...]:
-    """Return the names of the secrets that this process read from stores."""
-    with _lock:
-        return tuple(_read)
-
-
-def count_values() -> int:
-    """Return how many values this process read from stores."""
-    with _lock:
-        return sum(map(len, _read.values()))
+    They belong to the process, as its memory does: its log has other credentials than its missions.
+    """
+    return ReadValues()
 
 
 @functools.cache

@@ -17,11 +17,12 @@ from chargehand.core.errors import ChargehandError, ConfigError, NotFoundError, 
 from chargehand.core.limits import LOCAL_SOURCES, SecretKeyConfig, SecretsConfig
 from chargehand.core.ports import BY_NONE, UNDECIDED, KeySource, KeyUse
 from chargehand.core.registry import Registry
-from chargehand.credentials._file import SecretsContent, check_name
+from chargehand.credentials._file import SecretsContent
 from chargehand.credentials._file import SecretsFile as SecretsFile  # these are parts of this face
+from chargehand.credentials._file import check_name as check_name
 from chargehand.credentials._file import check_value as check_value
 from chargehand.credentials._keyring import KeyringFailedError, SystemKeyring
-from chargehand.credentials._memory import count_values, protect_process, read_names, read_values, remember_value
+from chargehand.credentials._memory import protect_process, read_values
 from chargehand.credentials._scope import admits, describe_scope, describe_use
 from chargehand.credentials._setup import KeyPlace, LocatedKeys
 from chargehand.credentials._setup import KeySetup as KeySetup
@@ -78,6 +79,7 @@ class Credentials:
     def __init__(self, setup: KeySetup, settings: Callable[[], SecretsConfig] = SecretsConfig) -> None:
         self._setup = setup
         self.clock = setup.clock
+        self._read = read_values(setup.directory)
         self._environ = setup.environ
         self._settings = settings
         self._sources: dict[tuple[Origin, object], KeySource] = {}
@@ -145,9 +147,15 @@ class Credentials:
             hint=f"[secrets.keys] of your file allows it for {allowed}",
         )
 
-    def entries(self, name: str) -> dict[str, SecretKeyConfig]:
-        """Return the entries of [secrets.keys] for a secret, in order."""
-        return {entry: each for entry, each in self._settings().keys.items() if (each.name or entry) == name}
+    def entries(self, name: str, *, usual: bool = False) -> dict[str, SecretKeyConfig]:
+        """Return the entries of [secrets.keys] for a secret, in order; with `usual` the default without any."""
+        keys = self._settings().keys.items()
+        found = {entry: each for entry, each in keys if (each.name or entry) == name}
+        return found or ({"": _USUAL} if usual else {})
+
+    def read(self, name: str, entry: str = "") -> FoundSecret | None:
+        """Return a secret as its sources have it now, by an entry of it; its scope does not count."""
+        return self._ask(check_name(name), self.entries(name, usual=True)[entry])
 
     def order(self, config: SecretKeyConfig = _USUAL) -> tuple[Origin, ...]:
         """Return the sources that are asked for the secrets of an entry, in order."""
@@ -165,19 +173,19 @@ class Credentials:
         for origin in _plain_sources():
             if value := self._open(origin).get(name):
                 yield value
-        yield from read_values(name)
+        yield from self._read.of(name)
 
     def read_names(self) -> tuple[str, ...]:
         """Return the names of all secrets that this process read."""
-        return read_names()
+        return self._read.names()
 
     def version(self) -> object:
         """Return a value that changes whenever our programs change stored secrets, or this process reads one."""
         try:
             status = self._file.path.stat()
         except OSError:
-            return count_values() or None
-        return status.st_ino, status.st_mtime_ns, count_values()
+            return self._read.count() or None
+        return status.st_ino, status.st_mtime_ns, self._read.count()
 
     def stamp(self, name: str) -> object:
         """Return a value that changes whenever our programs change stored secrets, or `rotate` this one."""
@@ -292,7 +300,7 @@ class Credentials:
                 protect_process()
                 if origin in plain:
                     return FoundSecret(check_value(name, value), origin, config.ttl)
-                remember_value(name, value.strip())
+                self._read.add(name, value.strip())
                 return FoundSecret(check_value(name, value, f"change it in {origin}"), origin, config.ttl)
         return None
 
