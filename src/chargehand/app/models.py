@@ -213,7 +213,7 @@ def _describe_model(
         where = "none needed"
     elif app.environ.get(key):
         where = f"{key}, in the environment"
-    elif app.credentials.get(key):
+    elif has_key(entry, existing_keys(app.credentials)):
         where = f"{key}, kept"
     else:
         where = f"{key} is missing"
@@ -261,21 +261,21 @@ async def probe_models(
     show` and every later mission. `asking` is called with each name before the model is called.
     """
     config = app.preparation.configuration_here(repo).config
-    names = [name] if name is not None else model_names(config, app.environ, existing_keys(app.credentials))
+    # A person's own trial is no mission's: of a key's scope only the provider counts.
+    keys = existing_keys(app.credentials)
+    names = [name] if name is not None else model_names(config, app.environ, keys)
     models = {each: model_config(config, each) for each in names}  # an unknown name costs no call
     reports = None if quick else open_probe_reports(app.environ)
     probed = []
     for each, entry in models.items():
         asking(each)
-        probe = await probe_model(
-            each, entry, keys=existing_keys(app.credentials), limits=config.limits, environ=app.environ
-        )
-        abilities = None
+        probe = await probe_model(each, entry, keys=keys, limits=config.limits, environ=app.environ)
+        abilities, key = None, key_name(entry)
         if reports is not None:
             abilities = await try_model(
                 probe,
                 entry,
-                keys=existing_keys(app.credentials),
+                keys=keys,
                 limits=config.limits,
                 environ=app.environ,
                 day=app.clock.now().date(),
@@ -293,7 +293,7 @@ async def probe_models(
                 price_source=probe.price_source,
                 error=probe.error or None,
                 abilities=abilities,
-                warning=explain_weak_key(app.credentials.get(key)) or None if (key := key_name(entry)) else None,
+                warning=explain_weak_key(keys.get(key)) or None if key and has_key(entry, keys) else None,
             )
         )
     return ModelProbes(models=tuple(probed))
