@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,9 @@ from chargehand.app.providers.served import existing_keys, has_key, provider_sco
 from chargehand.core.clock import SteppedClock
 from chargehand.core.config import LimitsConfig, ModelConfig
 from chargehand.core.errors import RefusedError, UpstreamError
-from chargehand.core.limits import SecretKeyConfig, SecretsConfig
+from chargehand.core.limits import SecretKeyConfig, SecretsConfig, SecretSourceConfig
 from chargehand.core.ports import KeyUse
-from chargehand.credentials.credentials import Credentials, open_credentials
+from chargehand.credentials.credentials import Credentials, StoreFailedError, open_credentials
 from chargehand.credentials.scoped import ScopedKeys
 from chargehand.models.contract import ModelCall, ServedModel
 
@@ -142,6 +143,16 @@ async def test_a_scope_that_is_narrowed_meanwhile_ends_the_use(tmp_path: Path) -
         assert has_key(made.config, existing_keys(made.credentials)), "its role is not decided yet"
         assert not has_key(made.config, made.keys)
         await model.upstream.close()
+
+
+def test_a_model_whose_store_fails_is_not_offered_and_says_why_when_it_is_wanted(tmp_path: Path) -> None:
+    say = SecretSourceConfig(kind="command", command=("false",))
+    settings = SecretsConfig(order=("say",), sources={"say": say})
+    keys = existing_keys(open_credentials(dict(os.environ), tmp_path, lambda: settings))
+    config = ModelConfig(provider="openai", model="m")
+    assert not has_key(config, keys)
+    with pytest.raises(StoreFailedError, match="ended with exit code 1"):
+        require_key("m", config, keys)
 
 
 @pytest.mark.parametrize(

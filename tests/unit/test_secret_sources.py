@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -337,6 +338,14 @@ def test_a_repository_and_the_environment_name_no_source_and_no_scope(text: str)
         resolve(environ={"CHARGEHAND_SECRETS_ORDER": "file"})
     with pytest.raises(ConfigError):
         resolve(environ={"CHARGEHAND_SECRETS_KEYS_X_ROLES": "any"}, user=UserFile(path=FILE, text=SOURCE))
+
+
+def test_the_examples_of_the_page_are_valid() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/secrets.md").read_text()
+    text = "\n".join(re.findall(r"```toml\n(.*?)```", page, re.DOTALL))
+    found = resolve(user=UserFile(path=FILE, text=text)).config.secrets
+    assert {each.kind for each in found.sources.values()} == {"vault", "encrypted"}
+    assert sorted(found.keys) == ["ANTHROPIC_API_KEY", "reviews", "web"]
 
 
 def test_the_users_file_counts_as_it_is_at_each_moment(tmp_path: Path) -> None:
