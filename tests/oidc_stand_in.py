@@ -13,8 +13,8 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from chargehand.core.own_config import SignInConfig
 from chargehand.core.ports import PendingSignIn, SignInProvider
-from chargehand.core.server_config import SignInConfig
 from chargehand.identity.providers import open_providers
 
 CLIENT = "chargehand"

@@ -63,6 +63,7 @@ _FORMS = {
     "argv": "list: program and arguments",
     "area": "pattern",
     "path": "absolute path",
+    "place": "path or name in a store",
     "host": "host name",
     "url": "postgresql://…; a password belongs into ~/.pgpass",
     "http": "`https://…` or `http://…`, without user, password, `?` and `#`",
@@ -112,7 +113,7 @@ def render_reference() -> str:
         parts.append(_section(_title(cls), rows))
     parts += [_section(_title(cls), list(entry_keys(table).values())) for table, cls in NAMED.items()]
     parts += [_ENTRIES, _NAMES]
-    for kind in ("agents", "clis", "providers", "tiers"):
+    for kind in ("agents", "clis", "providers", "tiers", "key_sources"):
         names = registry_of(kind)
         parts.append("\n".join(f"- {names.kind} `{name}`: {names.summary(name)}" for name in names) + "\n")
     return "\n".join(parts)

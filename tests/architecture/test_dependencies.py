@@ -23,8 +23,10 @@ def normal(name: str) -> str:
 
 
 PLACES = {
+    "boto3": ("credentials/_aws.py",),
+    "botocore": ("credentials/_aws.py",),
     "granian": ("server/",),
-    "keyring": ("credentials/credentials.py",),
+    "keyring": ("credentials/_keyring.py",),
     "mcp": ("mcp/",),
     "mcp_types": ("mcp/",),
     "numpy": (

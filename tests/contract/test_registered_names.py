@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -18,10 +18,10 @@ from chargehand.checks.junit import TestCounts
 from chargehand.checks.runners.base import CheckScript, Outcome, Runner
 from chargehand.checks.runners.table import RUNNERS
 from chargehand.core.clock import SystemClock
+from chargehand.core.own_config import AlertsConfig, SecretSourceConfig
 from chargehand.core.ports import KeySource
 from chargehand.core.registry import Registry
-from chargehand.core.server_config import AlertsConfig
-from chargehand.credentials.credentials import KEY_SOURCES, KeySetup
+from chargehand.credentials.credentials import KEY_SOURCES, KeySetup, SecretsFile
 from chargehand.forges.registries import FORGES
 from chargehand.models.dialects.base import ModelDialect
 from chargehand.models.registries import DIALECTS, PROVIDERS
@@ -36,6 +36,8 @@ HERE = Path(__file__).parent
 REGISTRIES: tuple[Registry[Any], ...] = (
     AGENTS, SPECS, DIALECTS, PROVIDERS, TIERS, DRIVERS, RUNNERS, NOTIFIERS, KEY_SOURCES, FORGES,
 )  # fmt: skip
+# Sources of keys that are servers, each with the line of its suite.
+STORES = {"vault": "class TestVault(KeySourceContract)", "aws": "class TestAws(KeySourceContract)"}
 # The suites of kinds that need more than one line for each name.
 SUITES = {
     "process": ("test_sandbox_contract.py", "class TestProcessTier(SandboxContract)"),
@@ -128,7 +130,7 @@ class TestNotifiers(NotifierContract):
 
 
 class TestKeySources(KeySourceContract):
-    @pytest.fixture(params=KEY_SOURCES)
+    @pytest.fixture(params=[name for name in KEY_SOURCES if name not in STORES])
     def source(self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeySource:
         kept = {"THE_KEY": self.value}
         place = tmp_path / "secrets.json"
@@ -142,7 +144,25 @@ class TestKeySources(KeySourceContract):
         vars(core)["recommended"] = lambda found: True
         monkeypatch.setitem(sys.modules, "keyring", keyring)
         monkeypatch.setitem(sys.modules, "keyring.core", core)
-        return KEY_SOURCES[request.param](KeySetup(kept, tmp_path))
+        config = SecretSourceConfig(
+            path=str(tmp_path / request.param),
+            key_file=str(tmp_path / "key"),
+            command=("sh", "-c", 'test "$0" = THE_KEY && printf %s s3cret-of-the-test || true', "{name}"),
+        )
+        (tmp_path / "key").write_bytes(bytes(32))
+        (tmp_path / "key").chmod(0o600)
+        (tmp_path / "files").mkdir()
+        (tmp_path / "files" / "THE_KEY").write_text(self.value)
+        made = KEY_SOURCES[request.param](KeySetup(kept, tmp_path, config, "mine"))
+        if request.param == "encrypted":
+            with cast(SecretsFile, made).changing() as content:
+                content.secrets = kept
+        return made
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_of_secrets_has_its_suite(name: str) -> None:
+    assert STORES[name] in (HERE / "test_secret_stores.py").read_text()
 
 
 class Lax(Runner):

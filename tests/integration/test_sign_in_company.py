@@ -10,7 +10,7 @@ import pytest
 from tests.oidc_kit import SECRET, Company, company, walk
 from tests.server_kit import API, Served, environment, serving
 
-from chargehand.core.server_config import SignInConfig
+from chargehand.core.own_config import SignInConfig
 from chargehand.identity.accounts import create_user, owner
 from chargehand.identity.providers import open_providers
 from chargehand.identity.sign_in import link_subject

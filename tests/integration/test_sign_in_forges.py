@@ -19,8 +19,8 @@ from tests.oidc_stand_in import Answer as Reply
 from tests.server_kit import API, environment, serving
 
 from chargehand.core.errors import InfrastructureError, RefusedError
+from chargehand.core.own_config import SignInConfig
 from chargehand.core.ports import ExternalSubject
-from chargehand.core.server_config import SignInConfig
 from chargehand.identity.providers import open_providers
 from chargehand.server.serving import bind
 

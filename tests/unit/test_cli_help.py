@@ -90,7 +90,7 @@ def test_the_set_of_commands_is_complete() -> None:
         "rollback promote discard",
         "bench": "check run resume list show compare export learn",
         "gateway": "serve record replay",
-        "secret": "set list remove",
+        "secret": "set list remove check rotate explain",
         "checkpoint": "list show diff restore undo",
         "artifact": "list show",
         "agent": "list probe",

@@ -124,3 +124,79 @@ def test_a_secret_is_prompted_at_a_terminal_and_not_shown(config: Path, tmp_path
     assert VALUE not in terminal.shown
     assert "is stored in" in terminal.shown
     assert json.loads((config / "secrets.json").read_text())["secrets"] == {NAME: VALUE}
+
+
+TABLES = """
+[models.big]
+model = "gpt"
+key = "OPENAI_API_KEY"
+[secrets]
+order = ["file", "say"]
+[secrets.sources.say]
+kind = "command"
+command = ["cat", "{path}"]
+[secrets.sources.box]
+kind = "encrypted"
+key_file = "KEYFILE"
+[secrets.keys.OPENAI_API_KEY]
+sources = ["say"]
+path = "SAID"
+roles = ["developer"]
+providers = ["openai"]
+[secrets.keys.BOX_KEY]
+sources = ["box"]
+"""
+
+
+@pytest.fixture
+def stores(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Configure a command that prints a file, and an encrypted file; return the first."""
+    monkeypatch.chdir(tmp_path)
+    said, key = tmp_path / "said", tmp_path / "key"
+    key.write_bytes(bytes(32))
+    key.chmod(0o600)
+    config.mkdir(parents=True)
+    (config / "config.toml").write_text(TABLES.replace("SAID", str(said)).replace("KEYFILE", str(key)))
+    return said
+
+
+def test_check_asks_every_source_and_names_what_fails(stores: Path) -> None:
+    say("set", "BOX_KEY", "--source", "box", stdin=VALUE)
+    assert "only read" in say("set", NAME, "--source", "say", stdin=VALUE, code=2)
+    problem = "the source 'say' of secrets ended with exit code 1"
+    failed = json.loads(CliRunner().invoke(chargehand, ["secret", "check", "--json"]).stdout)["secrets"]
+    assert [(each["name"], each["state"], each["problem"]) for each in failed] == [
+        ("BOX_KEY", "found", ""),
+        (NAME, "failed", problem),
+    ]
+    stores.write_text(VALUE)
+    assert say("check").splitlines()[1:] == ["BOX_KEY         BOX_KEY         box", f"{NAME}  {NAME}  say"]
+    assert document("check", NAME)["secrets"][0]["source"] == "say"
+    missing = CliRunner().invoke(chargehand, ["secret", "check", "OTHER_KEY", "--json"])
+    assert (missing.exit_code, json.loads(missing.stdout)["secrets"][0]["code"]) == (1, "secret_store")
+
+
+def test_rotate_says_which_source_has_the_secret(stores: Path, config: Path) -> None:
+    stores.write_text(VALUE)
+    assert say("rotate", NAME) == f"{NAME} is read again from say before its next use\n"
+    first = (config / "rotated" / NAME).stat().st_mtime_ns
+    assert document("rotate", NAME) == {"name": NAME, "source": "say"}
+    assert (config / "rotated" / NAME).stat().st_mtime_ns > first
+    stores.write_text("")
+    assert "no source has" in say("rotate", NAME, code=2)
+
+
+def test_explain_shows_sources_scope_and_users_and_whether_a_use_is_admitted(stores: Path) -> None:
+    told = say("explain", NAME)
+    assert f"entry {NAME}: from say, path {stores}; kept 300 s" in told
+    assert "projects any; roles developer; providers openai" in told
+    assert "named by: models.big.key" in told
+    assert told.endswith("this use is admitted\n")
+    assert document("explain", NAME, "--role", "developer")["admitted"] == NAME
+    refused = CliRunner().invoke(chargehand, ["secret", "explain", NAME, "--provider", "evil.example"])
+    assert refused.exit_code == 1
+    assert (
+        "refused: OPENAI_API_KEY may not be used by any project, any role, provider evil.example" in refused.stdout
+    )
+    plain = document("explain", "OTHER_KEY")
+    assert (plain["entries"][0]["sources"], plain["admitted"]) == (["file", "say"], "")

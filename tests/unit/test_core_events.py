@@ -53,7 +53,7 @@ def test_an_unknown_type_and_a_malformed_payload_raise_different_errors() -> Non
 
 
 def test_types_are_named_once_and_stable() -> None:
-    assert len(set(event_types())) == len(event_types()) == 84
+    assert len(set(event_types())) == len(event_types()) == 85
     assert MissionCreated.type == "mission.created"
     assert BaseResolved.type == "base.resolved"
 

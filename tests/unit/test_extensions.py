@@ -27,9 +27,9 @@ from chargehand.configuration.records import OptionValue, RepositoryFile, Resolv
 from chargehand.configuration.resolve import resolve
 from chargehand.core.config import AgentConfig
 from chargehand.core.errors import ConfigError, NotFoundError
+from chargehand.core.own_config import AlertsConfig
 from chargehand.core.records import TierFacts
 from chargehand.core.registry import Registered, Registry, use_extensions
-from chargehand.core.server_config import AlertsConfig
 from chargehand.credentials.credentials import KEY_SOURCES, open_credentials
 from chargehand.models.registries import DIALECTS, PROVIDERS
 from chargehand.policy.tiers import choose_tier
@@ -72,7 +72,7 @@ ACME_NAMES = {
     "agents": "robot = acme_code:ROBOT\nnative = acme_code:ROBOT",
     "notifiers": "pager = acme_code:open_pager",
     "runners": "bats = acme_code:Bats",
-    "key_sources": "vault = acme_code:open_vault",
+    "key_sources": "acme-safe = acme_code:open_vault",
     "dialects": "morse = acme_code:Bats",
 }
 Install = Callable[[str, str, Mapping[str, str]], None]
@@ -219,7 +219,7 @@ def test_a_notifier_a_runner_and_a_source_of_keys_count_while_enabled(tmp_path: 
     assert [channel.name for channel in channels()] == ["webhook", "pager"]
     assert (runner_of("bats tests").name, runner_of("pytest").name) == ("bats", "pytest")
     keys = open_credentials({"OTHER_KEY": "x"}, tmp_path)
-    assert (keys.get("VAULT_KEY"), keys.describe("VAULT_KEY")) == ("from the vault", "vault")
+    assert (keys.get("VAULT_KEY"), keys.describe("VAULT_KEY")) == ("from the vault", "acme-safe")
     assert (keys.describe("OTHER_KEY"), keys.get("MISSING_KEY")) == ("environment", None)
 
 
@@ -265,7 +265,7 @@ def test_entry_points_are_read_only_for_an_unknown_name(monkeypatch: pytest.Monk
         assert AGENTS.find("native") is AGENTS["native"]
         assert runner_of("make check").name == "plain"
         assert "robot" not in AGENTS
-        assert len(list(KEY_SOURCES)) == 3
+        assert len(list(KEY_SOURCES)) == 8
         assert asked == []
         assert AGENTS.explain("robot") == ""
         assert asked == ["chargehand.agents"]

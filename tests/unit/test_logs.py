@@ -15,8 +15,8 @@ from tests.server_kit import API, environment, serving
 from chargehand.cli.terminal.logs import JsonFormatter, TextFormatter, trim_log
 from chargehand.core.config import Config, ForgeConfig, ModelConfig
 from chargehand.core.errors import ConfigError
+from chargehand.core.own_config import AlertsConfig, TracesConfig
 from chargehand.core.redaction import Redactor, log_fields
-from chargehand.core.server_config import AlertsConfig, TracesConfig
 from chargehand.credentials.credentials import open_credentials
 from chargehand.reports.known_secrets import KnownSecrets
 from chargehand.reports.reading import StateReader

@@ -16,7 +16,7 @@ from chargehand.agents.kinds import AGENTS
 from chargehand.agents.roles import Role
 from chargehand.app.models import describe_probe
 from chargehand.app.providers.probe import probe_model
-from chargehand.app.providers.served import model_config
+from chargehand.app.providers.served import existing_keys, model_config
 from chargehand.app.selection.agents import NATIVE, named_agent, probe_agent
 from chargehand.app.selection.choice import (
     DEFAULT_ROLE,
@@ -164,7 +164,7 @@ async def _probe_native(
         choice, _ = choose_for_request(
             resolved.config,
             app.environ,
-            app.credentials,
+            existing_keys(app.credentials),
             agent=name,
             which=_which(app.environ),
             decider=app.decider,
@@ -176,7 +176,7 @@ async def _probe_native(
     probe = await probe_model(
         model,
         model_config(resolved.config, model),
-        keys=app.credentials,
+        keys=existing_keys(app.credentials),
         limits=resolved.config.limits,
         environ=app.environ,
     )

@@ -271,6 +271,7 @@ class App(StateReader):
             config=resolved.config,
             spending=self.store.spending,
             keys=self.credentials,
+            projects=(found.project.id, str(found.project.path)),
             environ=self.environ,
             scratch=scratch,
             clock=self.clock,

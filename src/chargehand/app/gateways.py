@@ -22,8 +22,9 @@ from chargehand.app.providers.served import (
 )
 from chargehand.app.wiring.gateways import ledger_by_hand
 from chargehand.core.errors import UsageError
-from chargehand.core.ports import Ledger, Spent
+from chargehand.core.ports import KeyUse, Ledger, Spent
 from chargehand.core.redaction import Redactor
+from chargehand.credentials.scoped import ScopedKeys
 from chargehand.models.contract import CallListeners, CallRecord, Dialect, ModelUpstream, Price, ServedModel
 from chargehand.models.faults import Faults
 from chargehand.models.faulty_upstream import FaultyUpstream
@@ -259,11 +260,12 @@ def _prepare_service(app: App, options: GatewayOptions, tell: Tell) -> _Service:
             "name one with --model PROVIDER:MODEL, or serve a file with --script or --replay",
         )
     reports = open_probe_reports(app.environ)
+    project = app.projects.current()
+    keys = ScopedKeys(app.credentials, KeyUse(projects=(project.id, str(project.path)) if project else ()))
     limit = config.limits.budget_usd if options.budget is None else options.budget
     return _Service(
         models=tuple(
-            served_chain(name, config, keys=app.credentials, environ=app.environ, reports=reports)
-            for name in served
+            served_chain(name, config, keys=keys, environ=app.environ, reports=reports) for name in served
         ),
         budget=limit,
         ledger=ledger_by_hand(app.store.spending, config.limits, budget=limit, user=app.user),

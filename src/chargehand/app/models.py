@@ -13,6 +13,7 @@ from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import ModelProbe, probe_model, try_model
 from chargehand.app.providers.served import (
     ProbeReports,
+    existing_keys,
     has_key,
     known_facts,
     model_config,
@@ -145,7 +146,7 @@ def list_models(app: App, repo: Path | None) -> ModelList:
     """Return the configured models, otherwise default models with a key and those that Ollama serves."""
     resolved = app.preparation.configuration_here(repo)
     reports = open_probe_reports(app.environ)
-    names = model_names(resolved.config, app.environ, app.credentials)
+    names = model_names(resolved.config, app.environ, existing_keys(app.credentials))
     return ModelList(
         models=tuple(_describe_model(app, resolved.config, resolved.origins, name, reports) for name in names)
     )
@@ -212,7 +213,7 @@ def _describe_model(
         where = "none needed"
     elif app.environ.get(key):
         where = f"{key}, in the environment"
-    elif app.credentials.get(key):
+    elif has_key(entry, existing_keys(app.credentials)):
         where = f"{key}, kept"
     else:
         where = f"{key} is missing"
@@ -227,7 +228,7 @@ def _describe_model(
         model=entry.model or name,
         base_url=entry.base_url,
         price=None if price is None else ListPrice(input=price.input, output=price.output, source=price.source),
-        key=KeyView(name=key, found=has_key(entry, app.credentials), where=where),
+        key=KeyView(name=key, found=has_key(entry, existing_keys(app.credentials)), where=where),
         origin=next((origin for origin in said if origin != "default"), "found"),
         facts=ModelFactsView(
             context=view(facts.context),
@@ -260,19 +261,21 @@ async def probe_models(
     show` and every later mission. `asking` is called with each name before the model is called.
     """
     config = app.preparation.configuration_here(repo).config
-    names = [name] if name is not None else model_names(config, app.environ, app.credentials)
+    # A person's own trial is no mission's: of a key's scope only the provider counts.
+    keys = existing_keys(app.credentials)
+    names = [name] if name is not None else model_names(config, app.environ, keys)
     models = {each: model_config(config, each) for each in names}  # an unknown name costs no call
     reports = None if quick else open_probe_reports(app.environ)
     probed = []
     for each, entry in models.items():
         asking(each)
-        probe = await probe_model(each, entry, keys=app.credentials, limits=config.limits, environ=app.environ)
-        abilities = None
+        probe = await probe_model(each, entry, keys=keys, limits=config.limits, environ=app.environ)
+        abilities, key = None, key_name(entry)
         if reports is not None:
             abilities = await try_model(
                 probe,
                 entry,
-                keys=app.credentials,
+                keys=keys,
                 limits=config.limits,
                 environ=app.environ,
                 day=app.clock.now().date(),
@@ -290,7 +293,7 @@ async def probe_models(
                 price_source=probe.price_source,
                 error=probe.error or None,
                 abilities=abilities,
-                warning=explain_weak_key(app.credentials.get(key)) or None if (key := key_name(entry)) else None,
+                warning=explain_weak_key(keys.get(key)) or None if key and has_key(entry, keys) else None,
             )
         )
     return ModelProbes(models=tuple(probed))

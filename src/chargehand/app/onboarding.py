@@ -23,6 +23,7 @@ from chargehand.app.diagnosis import Diagnosis, UsableModel, diagnose
 from chargehand.app.models import describe_probe, list_models
 from chargehand.app.providers.ollama import find_ollama
 from chargehand.app.providers.probe import probe_model
+from chargehand.app.providers.served import existing_keys, has_key
 from chargehand.app.selection.agents import NATIVE
 from chargehand.app.selection.choice import DEFAULT_MODELS
 from chargehand.checks.detection import find_licence_header, find_project
@@ -329,12 +330,15 @@ class _AgentQuestions:
         self._prompts = prompts
         self._config: Config = app.user_configuration().config
 
+    def _has_key(self, provider: str) -> bool:
+        return has_key(ModelConfig(provider=provider), existing_keys(self._app.credentials))
+
     def ask(self, *, only_models: bool = False) -> AgentPlan | None:
         """Return the chosen agent, `None` if the person chose no agent."""
         offers: list[Offer] = [
             (f"a model from {title} ({usual_key(provider)} is set)", partial(self._ask_provider, provider))
             for provider, title in _PROVIDERS.items()
-            if self._app.credentials.get(usual_key(provider))
+            if self._has_key(provider)
         ]
         for model in find_ollama(self._app.environ)[:_OLLAMA_OFFERS]:
             entry = ModelConfig(provider="ollama", model=model)
@@ -372,7 +376,7 @@ class _AgentQuestions:
         return self._try_model(name, entry, usual_key(provider) if key else None)
 
     def _ask_cli(self, program: str, provider: str) -> AgentPlan:
-        plan = self._ask_provider(provider, key=not self._app.credentials.get(usual_key(provider)))
+        plan = self._ask_provider(provider, key=not self._has_key(provider))
         # The program calls the model through the gateway, which has the key: its login is not in the sandbox.
         values = {key: value for key, value in plan.values.items() if key.startswith("models.")}
         model = next(iter(values)).split(".")[1]
@@ -424,7 +428,7 @@ class _AgentQuestions:
                 else:
                     self._prompts.notice("That is not a key: it is empty or has characters that no key can have.")
             self._prompts.notice("Calling it once, with a few tokens …")
-            keys = _PastedKeys(stored=self._app.credentials, pasted=secret)
+            keys = _PastedKeys(stored=existing_keys(self._app.credentials), pasted=secret)
             limits = self._config.limits
             probe = asyncio.run(probe_model(name, model, keys=keys, limits=limits, environ=self._app.environ))
             self._prompts.notice(f"{'It works: ' if probe.fine else ''}{describe_probe(probe)}")

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chargehand.agents.roles import DEVELOPER, Role
+from chargehand.app.providers.served import existing_keys
 from chargehand.app.selection.agents import named_agent
 from chargehand.app.selection.choice import AgentChoice, agent_choice, choose_for_request
 from chargehand.app.selection.roles import RoleCatalogue, RoleFile
@@ -489,7 +490,7 @@ def _assign_ready(app: App, found: ProjectBase, resolved: ResolvedConfig, reques
         request,
         app.preparation.roles(found),
         environ=app.environ,
-        keys=app.credentials,
+        keys=existing_keys(app.credentials, found.project),
         decider=app.decider,
         project=found.project.id,
     )

@@ -80,6 +80,7 @@ FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "not an absolute path",
         "write the full path, such as '/opt/tools/bin'",
     ),
+    ("place", late_pattern(rf"{_PRINTED}{{1,1000}}"), "not a place", "use at most 1,000 printable characters"),
     (
         "url",
         late_pattern(rf"postgres(?:ql)?://{_PRINTED}*"),

@@ -54,6 +54,7 @@ EXTRAS = (
         ),
     ),
     Extra(name="postgres", gives="several machines on one PostgreSQL database", modules=("psycopg",)),
+    Extra(name="aws", gives="secrets from AWS Secrets Manager", modules=("boto3",)),
     Extra(name="keyring", gives="secrets in the system's keyring", modules=("keyring",)),
 )
 

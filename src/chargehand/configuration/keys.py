@@ -33,8 +33,17 @@ from chargehand.core.config import (
     SandboxConfig,
 )
 from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.own_config import (
+    AlertsConfig,
+    LogConfig,
+    SecretKeyConfig,
+    SecretsConfig,
+    SecretSourceConfig,
+    ServerConfig,
+    SignInConfig,
+    TracesConfig,
+)
 from chargehand.core.registry import registry_of
-from chargehand.core.server_config import AlertsConfig, LogConfig, ServerConfig, SignInConfig, TracesConfig
 from chargehand.core.text import (
     LARGEST_AMOUNT,
     LONGEST_SECONDS,
@@ -60,6 +69,7 @@ SECTIONS: tuple[tuple[str, type[Struct]], ...] = (
     ("knowledge", KnowledgeConfig),
     ("extensions", ExtensionsConfig),
     ("requests", RequestsConfig),
+    ("secrets", SecretsConfig),
 )
 AGENTS = "agents"
 MODELS = "models"
@@ -69,6 +79,9 @@ ROLLOUTS = "rollouts"
 FORGES = "forges"
 REPOSITORIES = "repositories"
 SIGN_IN = "sign_in"
+# Tables inside of [secrets].
+SECRET_SOURCES = "secrets.sources"
+SECRET_KEYS = "secrets.keys"
 # The tables of tables: `[agents.NAME]`, `[models.NAME]` and so on.
 NAMED: dict[str, type] = {
     AGENTS: AgentConfig,
@@ -79,6 +92,8 @@ NAMED: dict[str, type] = {
     FORGES: ForgeConfig,
     REPOSITORIES: RepositoryConfig,
     SIGN_IN: SignInConfig,
+    SECRET_SOURCES: SecretSourceConfig,
+    SECRET_KEYS: SecretKeyConfig,
 }
 ENTRY_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Placeholder for an entry's name in the table.
@@ -119,6 +134,8 @@ def _make_rows(section: str, cls: type[Struct]) -> tuple[ConfigKey, ...]:
     rows = []
     # Every key needs a default: with one missing the two tuples differ in length.
     for name, default in zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True):
+        if f"{section}.{name}" in NAMED:
+            continue
         hint, spec = get_args(hints[name])
         kinds = [kind for kind in get_args(hint) if kind is not NoneType] if NoneType in get_args(hint) else [hint]
         kind = kinds[0]
@@ -157,7 +174,7 @@ def agent_keys() -> dict[str, ConfigKey]:
 
 def section_names() -> tuple[str, ...]:
     """Return the names of all top-level tables."""
-    return (*(name for name, _ in SECTIONS), *NAMED)
+    return (*(name for name, _ in SECTIONS), *(table for table in NAMED if "." not in table))
 
 
 def find_key(dotted: str) -> ConfigKey | None:
@@ -165,7 +182,7 @@ def find_key(dotted: str) -> ConfigKey | None:
     if dotted in section_keys():
         return section_keys()[dotted]
     table, _, field = dotted.rpartition(".")
-    section, _, name = table.partition(".")
+    section, _, name = table.rpartition(".")
     if section in NAMED and ENTRY_NAME.fullmatch(name):
         return entry_keys(section).get(field)
     return None

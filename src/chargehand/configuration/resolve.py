@@ -7,6 +7,7 @@ user's own settings take precedence over it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,8 @@ from chargehand.configuration.keys import (
     REPOSITORIES,
     ROLES,
     ROLLOUTS,
+    SECRET_KEYS,
+    SECRET_SOURCES,
     SECTIONS,
     SIGN_IN,
     ConfigKey,
@@ -58,6 +61,7 @@ from chargehand.configuration.sources import (
 )
 from chargehand.core.config import Config
 from chargehand.core.errors import ConfigError, nearest
+from chargehand.core.limits import LOCAL_SOURCES
 from chargehand.core.registry import registry_of
 from chargehand.network.allow_list import meet_rules, without_grants
 
@@ -73,6 +77,8 @@ _OWNED = {
     FORGES: "account at a forge",
     REPOSITORIES: "repository",
     SIGN_IN: "provider of sign-in",
+    SECRET_SOURCES: "source of secrets",
+    SECRET_KEYS: "secret",
 }
 
 
@@ -137,7 +143,8 @@ def _intersect(
 
 def entry_names(said: Mapping[str, SourcedValue], table: str) -> list[str]:
     """Return the names of a table's entries, in order of first occurrence."""
-    names = [dotted.split(".")[1] for dotted in said if dotted.startswith(f"{table}.")]
+    start = f"{table}."
+    names = [dotted.removeprefix(start).partition(".")[0] for dotted in said if dotted.startswith(start)]
     return list(dict.fromkeys(names))
 
 
@@ -172,6 +179,7 @@ def check_references(said: Mapping[str, SourcedValue], known: Mapping[str, Sourc
             raise config_error(place, message, 'add command = ["program", "argument", …]')
     _check_rollouts(said, known)
     _check_repositories(said, known)
+    _check_secrets(said, known)
     for dotted, value in said.items():
         section, *_, field = dotted.split(".")
         referred: Any = (value.value,) if isinstance(value.value, str) else value.value
@@ -201,6 +209,37 @@ def _check_repositories(said: Mapping[str, SourcedValue], known: Mapping[str, So
             place = next(iter(entry_values(said, REPOSITORIES, name).values())).place
             message = f"[{REPOSITORIES}.{name}] does not say which repository it is for"
             raise config_error(place, message, 'add repository = "OWNER/NAME"')
+
+
+def _check_secrets(said: Mapping[str, SourcedValue], known: Mapping[str, SourcedValue]) -> None:
+    """Raise `ConfigError` for entries of [secrets] that could never give a secret."""
+    if not any(dotted.startswith("secrets.") for dotted in said):
+        return
+    registered = registry_of("key_sources")
+    plain = [*LOCAL_SOURCES, *(each for each in registered if each not in registered.built_in())]
+    names = [*entry_names(known, SECRET_SOURCES), *plain]
+    for source in entry_names(said, SECRET_SOURCES):
+        entry = entry_values(said, SECRET_SOURCES, source)
+        values = {dotted.rpartition(".")[2]: each.value for dotted, each in entry.items()}
+        kind = values.get("kind", "vault")
+        needed = {"vault": "address", "command": "command"}.get(str(kind))
+        problem = f"has no {needed}" if needed and needed not in values else ""
+        problem = f"is of the kind {kind}, which needs no entry" if kind in plain else problem
+        if problem or source in plain:
+            problem = problem or "takes the name of a built-in source"
+            place = next(iter(entry.values())).place
+            raise config_error(place, f"the source {source!r} of secrets {problem}", "change or remove it")
+    for name in entry_names(said, SECRET_KEYS):
+        entry = entry_values(said, SECRET_KEYS, name)
+        if f"{SECRET_KEYS}.{name}.name" not in entry and not re.fullmatch(r"[A-Z][A-Z0-9_]{1,63}", name):
+            place = next(iter(entry.values())).place
+            raise config_error(place, f"[{SECRET_KEYS}.{name}] names no secret", 'add name = "OPENAI_API_KEY"')
+    lists = ["secrets.order", *(f"{SECRET_KEYS}.{name}.sources" for name in entry_names(said, SECRET_KEYS))]
+    for dotted in lists:
+        for source in _items(said[dotted]) if dotted in said else ():
+            if source not in names:
+                hint = f"{nearest(source, names)}; add [{SECRET_SOURCES}.NAME]"
+                raise config_error(said[dotted].place, f"no source of secrets named {format_value(source)}", hint)
 
 
 # Commands of a repository's file: they run in the directory of the file.
@@ -313,17 +352,18 @@ def _read_repository(repository: RepositoryFile | None) -> dict[str, SourcedValu
 
 def _build_config(values: Mapping[str, SourcedValue]) -> Config:
     def fields(table: str) -> dict[str, Any]:
-        prefix = f"{table}."
-        return {
-            dotted.rpartition(".")[2]: said.value for dotted, said in values.items() if dotted.startswith(prefix)
-        }
+        parts = {dotted: dotted.rpartition(".") for dotted in values}
+        return {parts[dotted][2]: said.value for dotted, said in values.items() if parts[dotted][0] == table}
 
-    sections: dict[str, Any] = {section: cls(**fields(section)) for section, cls in SECTIONS}
     tables: dict[str, Any] = {
         table: {name: cls(**fields(f"{table}.{name}")) for name in entry_names(values, table)}
         for table, cls in NAMED.items()
     }
-    return Config(**sections, **tables)
+    built: dict[str, Any] = {table: entries for table, entries in tables.items() if "." not in table}
+    for section, cls in SECTIONS:
+        inner = {table.partition(".")[2]: tables[table] for table in tables if table.startswith(f"{section}.")}
+        built[section] = cls(**fields(section), **inner)
+    return Config(**built)
 
 
 class _Merge:

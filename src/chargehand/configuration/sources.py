@@ -19,6 +19,8 @@ from chargehand.configuration.keys import (
     REPOSITORIES,
     ROLES,
     ROLLOUTS,
+    SECRET_KEYS,
+    SECRET_SOURCES,
     SIGN_IN,
     ConfigKey,
     config_error,
@@ -75,7 +77,7 @@ def read_environment(
         else:
             rest = name.removeprefix(PREFIX)
             sections = {each.section.upper() for each in section_keys().values()}
-            sections |= {table.upper() for table in NAMED}
+            sections |= {table.partition(".")[0].upper() for table in NAMED}
             owners = [each.name for each in section_keys().values() if each.field.upper() == rest]
             known = [variable_name(each) for each in known_names()]
             guess = nearest(rest, [each.removeprefix(PREFIX) for each in known])
@@ -90,7 +92,7 @@ def read_environment(
 def _find_entry_key(name: str, entries: Mapping[str, Collection[str]]) -> str | None:
     """Return the dotted key for `CHARGEHAND_TABLE_NAME_FIELD`; a name may itself contain `_`."""
     for table in NAMED:
-        rest = name.removeprefix(f"{PREFIX}{table.upper()}_")
+        rest = name.removeprefix(f"{variable_name(table)}_")
         if rest == name:
             continue
         for field in entry_keys(table):
@@ -125,8 +127,9 @@ def require_own_file(dotted: str, place: str) -> None:
     """Raise `ConfigError` for a key that only the user's own file may set, found at another place."""
     key = find_key(dotted)
     if key is not None and key.meet == "file":
-        message = f"{dotted} counts only in your own configuration file: it decides which code runs as you"
-        raise config_error(place, message, "remove it there, and write it into your file if you trust that code")
+        what = "who gets your keys" if dotted.startswith("secrets.") else "which code runs as you"
+        message = f"{dotted} counts only in your own configuration file: it decides {what}"
+        raise config_error(place, message, "remove it there, and write it into your file if you trust it")
 
 
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
@@ -168,8 +171,17 @@ def read_toml(text: str, *, name: str, origin: str) -> dict[str, SourcedValue]:
         if section in NAMED:
             said |= _read_entries(document, section, table)
         else:
+            inner = {field: entries for field, entries in table.items() if f"{section}.{field}" in NAMED}
+            for field, entries in inner.items():
+                if not isinstance(entries, dict):
+                    place = document.place(section, field)
+                    raise config_error(
+                        place, f"[{section}.{field}] is a table of tables, not {format_value(entries)}"
+                    )
+                said |= _read_entries(document, f"{section}.{field}", entries)
             keys = {key.field: key for key in section_keys().values() if key.section == section}
-            said |= _read_table(document, (section,), table, keys)
+            own = {field: value for field, value in table.items() if field not in inner}
+            said |= _read_table(document, (section,), own, keys)
     return said
 
 
@@ -225,14 +237,17 @@ _ENTRY_KINDS = {
     FORGES: ("an account at a forge", 'kind = "github"'),
     REPOSITORIES: ("a repository", 'repository = "OWNER/NAME"'),
     SIGN_IN: ("a provider of sign-in", 'client = "…"'),
+    SECRET_SOURCES: ("a source of secrets", 'kind = "vault"'),
+    SECRET_KEYS: ("a secret", 'sources = ["NAME"]'),
 }
 
 
 def _read_entries(document: _Document, section: str, entries: dict[str, Any]) -> dict[str, SourcedValue]:
     said: dict[str, SourcedValue] = {}
     what, first = _ENTRY_KINDS[section]
+    top = tuple(section.split("."))
     for name, table in entries.items():
-        place = document.place(section, name)
+        place = document.place(*top, name)
         if not ENTRY_NAME.fullmatch(name):
             raise config_error(
                 place,
@@ -250,7 +265,7 @@ def _read_entries(document: _Document, section: str, entries: dict[str, Any]) ->
             check_agent(name, table.get("kind", "command"), has=table.keys(), place=place)
         elif not table:
             raise config_error(place, f"[{section}.{name}] is empty", f"add {first}")
-        said |= _read_table(document, (section, name), table, keys)
+        said |= _read_table(document, (*top, name), table, keys)
     return said
 
 

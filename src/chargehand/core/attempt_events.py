@@ -225,6 +225,21 @@ class BudgetAlert(Payload, frozen=True, kw_only=True):
     spent_usd: float
 
 
+@event("secret.used")
+class SecretUsed(Payload, frozen=True, kw_only=True):
+    """An attempt was given a secret for the first time, or was refused it; its value is nowhere in the log.
+
+    `source` is the source that it came from, `purpose` its provider; `refused` is the code of a refusal, else "".
+    """
+
+    attempt: str
+    secret: str
+    source: str
+    purpose: str
+    role: str = ""
+    refused: str = ""
+
+
 @event("replay.diverged")
 class ReplayDiverged(Payload, frozen=True, kw_only=True):
     """A restarted attempt sent a different request than before: from `turn` on, the model is called.

@@ -9,8 +9,15 @@ from msgspec import Struct
 from chargehand.core.limits import KeySpec as KeySpec
 from chargehand.core.limits import LimitsConfig as LimitsConfig
 from chargehand.core.limits import SandboxConfig as SandboxConfig
+from chargehand.core.own_config import (
+    AlertsConfig,
+    LogConfig,
+    SecretsConfig,
+    ServerConfig,
+    SignInConfig,
+    TracesConfig,
+)
 from chargehand.core.records import FlakyPolicy
-from chargehand.core.server_config import AlertsConfig, LogConfig, ServerConfig, SignInConfig, TracesConfig
 
 Strategy = Literal["shadow", "direct"]
 
@@ -306,7 +313,6 @@ class KnowledgeConfig(Struct, frozen=True, kw_only=True):
     ] = "experiment"
 
 
-# Read from the user's own configuration alone, as [decisions] is.
 class RolloutConfig(Struct, frozen=True, kw_only=True):
     """[rollouts.NAME]: a model or policy for a part of the projects; only your own configuration counts."""
 
@@ -329,7 +335,6 @@ class RolloutConfig(Struct, frozen=True, kw_only=True):
     ] = 0.05
 
 
-# Read from the user's own configuration alone: the accounts are the user's.
 class ForgeConfig(Struct, frozen=True, kw_only=True):
     """[forges.NAME]: an account at a forge, and which of its issues become missions; only your own file counts."""
 
@@ -455,6 +460,7 @@ class Config(Struct, frozen=True, kw_only=True):
     forges: dict[str, ForgeConfig] = {}
     requests: RequestsConfig = RequestsConfig()
     repositories: dict[str, RepositoryConfig] = {}
+    secrets: SecretsConfig = SecretsConfig()
     limits: LimitsConfig = LimitsConfig()
     sandbox: SandboxConfig = SandboxConfig()
     engine: EngineConfig = EngineConfig()

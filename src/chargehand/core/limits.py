@@ -1,4 +1,4 @@
-"""The sections of the configuration on limits and on the sandbox, and the documentation of each key."""
+"""The sections of the configuration on limits, the sandbox and secrets, and the documentation of each key."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class KeySpec(Struct, frozen=True):
     repository's value needs trust) or `file` (only the user's file may). `form` is the format of a text or number:
     `command`, `setup` (a command or empty), `argv`, `area`, `path`, `host`, `url`, `http`, `name`, `optional` (a
     name or empty), `secret` (the name of a secret), `variable` (NAME=value), `model`, `agent` (as after --agent),
-    `mail`, `server` (HOST or HOST:PORT), `login`, `seconds`, `percent`, `share` (between 0 and 1), `tokens`,
-    `money` (0 is free) or `budget` (more than 0). `empty` says what an empty list of an `intersect` key allows:
-    `all` or `none`. `host` marks a program that runs on the host if there is no sandbox: the repository's value
-    then needs trust. `names` is the kind of registered names that a text must be one of, followed by further
-    accepted words.
+    `place` (a path in a store), `mail`, `server` (HOST or HOST:PORT), `login`, `seconds`, `percent`, `share`
+    (between 0 and 1), `tokens`, `money` (0 is free) or `budget` (more than 0). `empty` says what an empty list of
+    an `intersect` key allows: `all` or `none`. `host` marks a program that runs on the host if there is no
+    sandbox: the repository's value then needs trust. `names` is the kind of registered names that a text must be
+    one of, followed by further accepted words.
     """
 
     doc: str
@@ -170,3 +170,7 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
     # Separate limits: packages of a large project take more than any change to it.
     setup_disk_mb: Annotated[int, KeySpec("files that setup writes in MiB", meet="min")] = 8192
     setup_files: Annotated[int, KeySpec("files that setup writes", meet="min")] = 1_000_000
+
+
+# The sources of secrets that need no entry, in their usual order.
+LOCAL_SOURCES = ("environment", "keyring", "file")

@@ -90,6 +90,38 @@ class KeySource(Protocol):
         ...
 
 
+class KeyUse(Struct, frozen=True, kw_only=True):
+    """The use of a secret, which its scope must admit: a project by its id and path, a role, a provider.
+
+    `provider` is a registered provider at its own address, otherwise a host. Empty means none: an alert has no
+    role. `None` means not decided yet, and is admitted: only to find out whether the secret exists.
+    """
+
+    projects: tuple[str, ...] | None = ()
+    role: str | None = ""
+    provider: str | None = ""
+
+
+BY_NONE = KeyUse()
+# To find out whether a secret exists, before its use is decided.
+UNDECIDED = KeyUse(projects=None, role=None, provider=None)
+
+
+class LiveKey(Protocol):
+    """A key that its source may replace while a program runs."""
+
+    def known(self) -> str | None:
+        """Return the value if it is still valid, `None` if it has to be read; does not block."""
+        ...
+
+    def read(self, rejected: str | None = None) -> str | None:
+        """Return the value, `None` if missing; not `rejected` if its source has another one.
+
+        May block for seconds. Raises the errors of its source.
+        """
+        ...
+
+
 class ArtifactSink(Protocol):
     """A store for large outputs; events carry their ids."""
 

@@ -39,6 +39,7 @@ _BY_TYPE: Mapping[type[Payload], MissionStep] = {
     w.ActionJudged: "execution",
     w.CommandFinished: "execution",
     w.ModelCalled: "execution",
+    w.SecretUsed: "execution",
     w.ReplayDiverged: "execution",
     w.MessageDelivered: "execution",
     w.MessageAcknowledged: "execution",

@@ -1,50 +1,40 @@
-"""Keys of model providers by name: from the environment, the system's keyring or `secrets.json`."""
+"""Secrets by name: their sources in order, their scopes, and the values of slow sources kept for a while."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
+import importlib
+import logging
 import os
-import secrets
-import shlex
-import stat
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
-import msgspec
-
-from chargehand.core.codec import decode_as
-from chargehand.core.errors import ConfigError, NotFoundError, UsageError
-from chargehand.core.ports import KeySource
+from chargehand.core.clock import Clock, SystemClock
+from chargehand.core.errors import ChargehandError, ConfigError, NotFoundError, RefusedError, UsageError
+from chargehand.core.limits import LOCAL_SOURCES
+from chargehand.core.own_config import SecretKeyConfig, SecretsConfig
+from chargehand.core.ports import BY_NONE, UNDECIDED, KeySource, KeyUse
 from chargehand.core.registry import Registry
-from chargehand.core.text import late_pattern
+from chargehand.credentials._file import SecretsContent
+from chargehand.credentials._file import SecretsFile as SecretsFile  # these are parts of this face
+from chargehand.credentials._file import check_name as check_name
+from chargehand.credentials._file import check_value as check_value
+from chargehand.credentials._keyring import KeyringFailedError, SystemKeyring
+from chargehand.credentials._memory import protect_process, read_values
+from chargehand.credentials._scope import admits, describe_scope, describe_use
+from chargehand.credentials._setup import KeyPlace, LocatedKeys
+from chargehand.credentials._setup import KeySetup as KeySetup
+from chargehand.credentials._setup import StoreFailedError as StoreFailedError
 
-if TYPE_CHECKING:
-    from keyring.backend import KeyringBackend
-
-Origin = str  # a registered name
-_SERVICE = "chargehand"
-_NAME = late_pattern(r"[A-Z][A-Z0-9_]{1,63}")
-_CONTROL = late_pattern(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_LONGEST = 16 * 1024
-_LARGEST_FILE = 4 * 1024 * 1024
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a FIFO must not block
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOREIGN_ERRORS = {
-    # Errors that backends let through from their libraries; a module that is not loaded raised nothing.
-    "keyring.errors": ("KeyringError",),
-    "secretstorage.exceptions": ("SecretStorageException",),
-    "jeepney.wrappers": ("DBusErrorResponse",),
-    "jeepney.io.common": ("RouterClosed",),
-    "dbus.exceptions": ("DBusException",),
-    "gi.repository.GLib": ("Error",),
-    "configparser": ("Error",),
-}
+_LOG = logging.getLogger(__name__)
+Origin = str  # a registered name, or a name of [secrets.sources]
+_USUAL = SecretKeyConfig()
+# How long a value outlives its time if its store does not answer, in seconds.
+_STALE_SECONDS = 3600.0
+_ROTATED = "rotated"
 
 
 class SecretName(NamedTuple):
@@ -54,26 +44,49 @@ class SecretName(NamedTuple):
     origin: Origin | None
 
 
-class KeySetup(NamedTuple):
-    """The parameters of opening a source of keys: environment, and directory of the user's configuration."""
+class FoundSecret(NamedTuple):
+    """A secret as found: its value, its source, the seconds for which it may be kept, and a failed new reading."""
 
-    environ: Mapping[str, str]
-    directory: Path
+    value: str
+    origin: Origin
+    ttl: float
+    stale: str = ""
+
+    def __repr__(self) -> str:
+        return f"FoundSecret(origin={self.origin!r})"
+
+
+class _Kept(NamedTuple):
+    found: FoundSecret
+    read_at: float
+    stamp: object
+
+    def __repr__(self) -> str:
+        return f"_Kept({self.found!r})"
 
 
 class Credentials:
-    """Looks in the environment, the system's keyring, `secrets.json`, then in extensions; a `core.KeySource`.
+    """Finds secrets in the sources of `settings`, the user's [secrets]; a `core.KeySource` for use by no project.
 
     Names have the form of environment variables. Every method raises `UsageError` (`secret_invalid`) for another
-    name or an impossible value, `ConfigError` (`secrets_file`) if the file is open to others or damaged. No
-    message, representation or traceback of ours shows a value.
+    name or an impossible value, `ConfigError` (`secrets_file`) if the file is open to others or damaged,
+    `RefusedError` (`secret_scope`) for a use that no entry of the secret admits, and the errors of `LocatedKeys`.
+    No message, representation or traceback of ours shows a value. Thread-safe.
+
+    Values of stores and commands are kept for their time, and up to an hour longer while their store is out of
+    reach; those of this machine are read at each call.
     """
 
-    def __init__(self, setup: KeySetup) -> None:
+    def __init__(self, setup: KeySetup, settings: Callable[[], SecretsConfig] = SecretsConfig) -> None:
         self._setup = setup
+        self.clock = setup.clock
+        self._read = read_values(setup.directory)
         self._environ = setup.environ
-        self._sources: dict[Origin, KeySource] = {}
-        # Secrets are stored in these two alone.
+        self._settings = settings
+        self._sources: dict[tuple[Origin, object], KeySource] = {}
+        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
+        # Secrets are stored in these two alone, unless a person names an encrypted file.
         self._keyring = cast(SystemKeyring, self._open("keyring"))
         self._file = cast(SecretsFile, self._open("file"))
 
@@ -81,38 +94,154 @@ class Credentials:
         return f"Credentials({str(self._file.path)!r})"
 
     def get(self, name: str) -> str | None:
-        """Return the secret of that name, `None` if missing."""
-        return self._find(check_name(name))[1]
+        """Return the secret of that name for use by no project, role or provider; `None` if missing."""
+        found = self.find(name)
+        return found.value if found else None
+
+    def find(self, name: str, use: KeyUse = BY_NONE, *, rejected: str | None = None) -> FoundSecret | None:
+        """Return the secret of that name for a use, `None` if missing.
+
+        A kept value that equals `rejected` is read again.
+        """
+        entry, config = self.entry(name, use)
+        key = (entry, name)
+        with self._locks.setdefault(key, threading.Lock()):
+            now, stamp = self.clock.monotonic(), self.stamp(name)
+            kept = self._kept.get(key)
+            if kept and (kept.stamp != (stamp, config) or kept.found.value == rejected):
+                kept = self._kept.pop(key, None) and None
+            if kept and now < kept.read_at + kept.found.ttl:
+                return kept.found
+            try:
+                found = self._ask(name, config)
+            except StoreFailedError as error:
+                if kept is None or now >= kept.read_at + kept.found.ttl + _STALE_SECONDS:
+                    raise
+                _LOG.warning("secret %s: the earlier value is used, since %s", name, error.message)
+                return kept.found._replace(stale=error.message)
+            except ChargehandError:
+                self._kept.pop(key, None)
+                raise
+            if found is None:
+                self._kept.pop(key, None)
+            elif getattr(self._open(found.origin), "is_cached", False):
+                self._kept[key] = _Kept(found, now, (stamp, config))
+        return found
+
+    def entry(self, name: str, use: KeyUse) -> tuple[str, SecretKeyConfig]:
+        """Return the entry of [secrets.keys] for a use of a secret, with its name; ("", default) if none names it.
+
+        Raises `RefusedError` (`secret_scope`), and logs the refusal, if no entry of that secret admits the use.
+        """
+        check_name(name)
+        entries = self.entries(name)
+        if not entries:
+            return "", _USUAL
+        for entry, config in entries.items():
+            if admits(config, use):
+                return entry, config
+        _LOG.warning("secret %s refused: %s is outside of its scope", name, describe_use(use))
+        allowed = "; or ".join(dict.fromkeys(map(describe_scope, entries.values())))
+        raise RefusedError(
+            f"{name} may not be used by {describe_use(use)}",
+            code="secret_scope",
+            hint=f"[secrets.keys] of your file allows it for {allowed}",
+        )
+
+    def entries(self, name: str, *, usual: bool = False) -> dict[str, SecretKeyConfig]:
+        """Return the entries of [secrets.keys] for a secret, in order; with `usual` the default without any."""
+        keys = self._settings().keys.items()
+        found = {entry: each for entry, each in keys if (each.name or entry) == name}
+        return found or ({"": _USUAL} if usual else {})
+
+    def read(self, name: str, entry: str = "") -> FoundSecret | None:
+        """Return a secret as its sources have it now, by an entry of it; its scope does not count."""
+        return self._ask(check_name(name), self.entries(name, usual=True)[entry])
+
+    def order(self, config: SecretKeyConfig = _USUAL) -> tuple[Origin, ...]:
+        """Return the sources that are asked for the secrets of an entry, in order."""
+        return config.sources or self._settings().order or _plain_sources()
+
+    def named(self) -> tuple[str, ...]:
+        """Return the names of the secrets of [secrets.keys], each once."""
+        return tuple(dict.fromkeys(each.name or entry for entry, each in self._settings().keys.items()))
 
     def every(self, name: str) -> Iterator[str]:
-        """Yield the secret of each origin that has it, unchecked: all are secret, though `get` takes the first."""
-        for origin in KEY_SOURCES.names():
+        """Yield the secret of each origin on this machine, unchecked, and every value that this process read.
+
+        All are secret, though `get` takes the first.
+        """
+        for origin in _plain_sources():
             if value := self._open(origin).get(name):
                 yield value
+        yield from self._read.of(name)
+
+    def read_names(self) -> tuple[str, ...]:
+        """Return the names of all secrets that this process read."""
+        return self._read.names()
 
     def version(self) -> object:
-        """Return a value that changes whenever a program of ours stores or removes a secret."""
+        """Return a value that changes whenever our programs change stored secrets, or this process reads one."""
         try:
             status = self._file.path.stat()
         except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns
+            return self._read.count() or None
+        return status.st_ino, status.st_mtime_ns, self._read.count()
+
+    def stamp(self, name: str) -> object:
+        """Return a value that changes whenever our programs change stored secrets, or `rotate` this one."""
+        found: list[tuple[int, int] | None] = []
+        for path in (self._file.path, self._file.path.parent / _ROTATED / name):
+            try:
+                status = path.stat()
+                found.append((status.st_ino, status.st_mtime_ns))
+            except OSError:
+                found.append(None)
+        return tuple(found)
+
+    def rotate(self, name: str) -> None:
+        """Have all running processes of this user read a secret from its source again, before its time is over."""
+        place = self._file.path.parent / _ROTATED / check_name(name)
+        try:
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            place.touch(mode=0o600)
+            os.utime(place, ns=(now := time.time_ns(), now))
+        except OSError as error:
+            message = f"{str(place)!r} cannot be written: {error.strerror}"
+            raise ConfigError(message, code="secrets_file", hint="fix that and try again") from error
 
     def describe(self, name: str) -> Origin | None:
         """Return the origin from which `get` would take the secret, `None` if missing."""
-        return self._find(check_name(name))[0]
+        found = self.find(name, UNDECIDED)
+        return found.origin if found else None
 
     def names(self) -> tuple[SecretName, ...]:
         """Return the stored secrets with their present origins: the environment comes before stored secrets."""
         kept = self._file.load()
-        return tuple(SecretName(name, self.describe(name)) for name in sorted({*kept.secrets, *kept.keyring}))
+        return tuple(SecretName(name, self._origin(name)) for name in sorted({*kept.secrets, *kept.keyring}))
 
-    def set(self, name: str, value: str) -> str:
+    def _origin(self, name: str) -> Origin | None:
+        try:
+            return self.describe(name)
+        except StoreFailedError:
+            return None
+
+    def set(self, name: str, value: str, source: Origin = "") -> str:
         """Store or replace a secret, in the keyring if available; return the place in words.
 
-        Raises `ConfigError` (`secret_keyring`) if the keyring that holds the earlier secret refuses.
+        `source` names an encrypted file of [secrets.sources] instead. Raises `ConfigError` (`secret_keyring`) if
+        the keyring that holds the earlier secret refuses, `UsageError` (`secret_read_only`) for another source.
         """
         value = check_value(check_name(name), value)
+        if source:
+            file = self._open(source)
+            if not isinstance(file, SecretsFile) or source not in self._settings().sources:
+                hint = "store it there by its own means, or name a source of the kind encrypted"
+                raise UsageError(f"the source {source!r} is only read", code="secret_read_only", hint=hint)
+            with file.changing() as kept:
+                kept.secrets[name] = value
+            self.rotate(name)
+            return f"the encrypted file {file.path}"
         with self._file.changing() as kept:
             return self._store(kept, name, value)
 
@@ -162,255 +291,46 @@ class Credentials:
             set_there = "it is set in the environment; unset it there" if self._environ.get(name) else ""
             raise NotFoundError(f"there is no secret {name!r}", hint=set_there or f"known: {known}")
 
-    def _find(self, name: str) -> tuple[Origin | None, str | None]:
-        for origin in KEY_SOURCES.names():
-            if value := self._open(origin).get(name):
-                return origin, check_value(name, value)
-        return None, None
+    def _ask(self, name: str, config: SecretKeyConfig) -> FoundSecret | None:
+        place = KeyPlace(name, config.path or "", config.field or "")
+        plain = _plain_sources()
+        for origin in self.order(config):
+            source = self._open(origin)
+            value = source.get(name) if origin in plain else cast(LocatedKeys, source).find(place)
+            if value:
+                protect_process()
+                if origin in plain:
+                    return FoundSecret(check_value(name, value), origin, config.ttl)
+                self._read.add(name, value.strip())
+                return FoundSecret(check_value(name, value, f"change it in {origin}"), origin, config.ttl)
+        return None
 
     def _open(self, origin: Origin) -> KeySource:
-        if origin not in self._sources:
-            self._sources[origin] = KEY_SOURCES.find(origin)(self._setup)
-        return self._sources[origin]
+        config = None if origin in LOCAL_SOURCES else self._settings().sources.get(origin)
+        if (origin, config) not in self._sources:
+            setup = self._setup
+            if config is not None:
+                setup = setup._replace(config=config, name=origin, secret=self._find_here)
+            self._sources[origin, config] = KEY_SOURCES.find(config.kind if config else origin)(setup)
+        return self._sources[origin, config]
+
+    def _find_here(self, name: str) -> str | None:
+        """Return a secret of this machine, with which a store is opened."""
+        found = (self._open(origin).get(name) for origin in LOCAL_SOURCES)
+        return next(filter(None, found), None)
 
 
-def open_credentials(environ: Mapping[str, str], directory: Path) -> Credentials:
-    """Return the credentials of a user whose `secrets.json` is in `directory`; reads and creates nothing yet."""
-    return Credentials(KeySetup(environ, directory))
+def open_credentials(
+    environ: Mapping[str, str],
+    directory: Path,
+    settings: Callable[[], SecretsConfig] = SecretsConfig,
+    clock: Clock | None = None,
+) -> Credentials:
+    """Return the credentials of a user whose `secrets.json` is in `directory`; reads and creates nothing yet.
 
-
-def check_name(name: str) -> str:
-    """Return `name`; raises `UsageError` (`secret_invalid`) unless it could name an environment variable."""
-    if _NAME.fullmatch(name) is None:
-        raise UsageError(
-            f"not a valid secret name: {name!r}",
-            code="secret_invalid",
-            hint="use 2 to 64 capital letters, digits and _, a letter first, such as OPENAI_API_KEY",
-        )
-    return name
-
-
-def check_value(name: str, value: str) -> str:
-    """Return `value` without the newline at its end; raises `UsageError` (`secret_invalid`).
-
-    No message repeats the value: it may be right except for one character.
+    `settings` returns [secrets] of the user's own file, and is called again for each secret.
     """
-    # Piped input ends in a newline, perhaps with a carriage return before it.
-    value = value.removesuffix("\n").removesuffix("\r")
-    wrong = ""
-    if not value.strip():
-        wrong = "is empty"
-    elif _CONTROL.search(value):
-        wrong = "has control characters or several lines"
-    else:
-        try:
-            if len(value.encode()) > _LONGEST:
-                wrong = f"is longer than {_LONGEST // 1024} kB"
-        except UnicodeEncodeError:
-            wrong = "is not UTF-8"
-    if wrong:
-        raise UsageError(
-            f"the value of {name} {wrong}",
-            code="secret_invalid",
-            hint=f"copy it again: `chargehand secret set {name}`",
-        )
-    return value
-
-
-class SecretsContent(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The content of the file: `secrets` by name, and names in the `keyring`, which cannot list them."""
-
-    secrets: dict[str, str] = {}
-    keyring: list[str] = []
-
-    def __repr__(self) -> str:
-        # Representations get into logs and tracebacks: so names only.
-        return f"SecretsContent(secrets={sorted(self.secrets)!r}, keyring={self.keyring!r})"
-
-
-class SecretsFile:
-    """The file `path`, readable only for its owner, either complete or missing.
-
-    Every method raises `ConfigError` (`secrets_file`) if the file is not in this state.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def get(self, name: str) -> str | None:
-        """Return the secret, `None` if it is not in the file."""
-        return self.load().secrets.get(name)
-
-    def load(self) -> SecretsContent:
-        """Return the stored content; empty if the file is missing."""
-        with self._named_errors("read"):
-            try:
-                descriptor = os.open(self.path, _READ)
-            except (FileNotFoundError, NotADirectoryError):
-                return SecretsContent()
-            try:
-                # By the open file: the path may lead to another file a moment later.
-                self._refuse_exposed(os.fstat(descriptor))
-                with os.fdopen(descriptor, "rb", closefd=False) as file:
-                    content = file.read(_LARGEST_FILE + 1)
-            finally:
-                os.close(descriptor)
-        hint = "repair it, or move it away and set the secrets again"
-        if len(content) > _LARGEST_FILE:
-            raise self._error("is far too large", hint)
-        try:
-            kept = decode_as(content, SecretsContent)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # Not chained, and without detail: neither message nor traceback may show the content.
-            form = '{"secrets": {"NAME": "VALUE"}, "keyring": ["NAME"]}'
-            raise self._error(f"is not of the form {form}", hint) from None
-        for name in kept.keyring:
-            check_name(name)
-        kept.secrets = {check_name(name): check_value(name, value) for name, value in kept.secrets.items()}
-        return kept
-
-    @contextmanager
-    def changing(self) -> Iterator[SecretsContent]:
-        """Lock the file against other processes; write the block's changes to its content at the end."""
-        with self._named_errors("written"):
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A separate file: the secrets file is replaced, and a lock on the old one would exclude no process.
-            lock = os.open(
-                self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            kept = self.load()
-            before = msgspec.json.encode(kept)
-            yield kept
-            after = msgspec.json.encode(kept)
-            if after != before:
-                self._write(msgspec.json.format(after, indent=2) + b"\n")
-            else:  # a secret changed in the keyring: the time of this file says so to other processes
-                with suppress(FileNotFoundError):
-                    os.utime(self.path, ns=(now := time.time_ns(), now))
-        finally:
-            os.close(lock)
-
-    def _refuse_exposed(self, found: os.stat_result) -> None:
-        if not stat.S_ISREG(found.st_mode):
-            raise self._error(
-                "is not a regular file", "move it away; `chargehand secret set NAME` makes a new one"
-            )
-        if found.st_uid != os.geteuid() and os.geteuid() != 0:
-            raise self._error("belongs to another user", "make it your own, or move it away")
-        if found.st_mode & 0o077:
-            raise self._error(
-                f"is open to others (mode {stat.S_IMODE(found.st_mode):04o})",
-                f"chmod 600 {shlex.quote(str(self.path))}",
-            )
-
-    def _write(self, content: bytes) -> None:
-        # In the same directory, since a rename is atomic only within one file system.
-        fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        with self._named_errors("written"):
-            try:
-                with os.fdopen(os.open(fresh, _NEW, 0o600), "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                fresh.replace(self.path)
-            except BaseException:
-                with suppress(OSError):
-                    fresh.unlink()
-                raise
-            # The new name must survive a power loss too: users who are told that a secret is stored discard their
-            # copy.
-            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-
-    @contextmanager
-    def _named_errors(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno == errno.ELOOP:  # the error of O_NOFOLLOW for a link
-                raise self._error("is a symbolic link", "put the file itself there") from error
-            raise self._error(f"cannot be {what}: {error.strerror}", "fix that and try again") from error
-
-    def _error(self, what: str, hint: str) -> ConfigError:
-        return ConfigError(f"{str(self.path)!r} {what}", code="secrets_file", hint=hint)
-
-
-class KeyringFailedError(Exception):
-    """The keyring refused a request: it is locked, say, or does not answer."""
-
-
-class SystemKeyring:
-    """The system's keyring, if the `keyring` package is installed and has a real backend.
-
-    Does nothing before its first use: importing the package and finding a backend take 0.3 s.
-    """
-
-    @cached_property
-    def _backend(self) -> KeyringBackend | None:
-        try:
-            import keyring
-            from keyring.core import recommended
-
-            found = keyring.get_keyring()
-            # Backends below recommended always fail, forget everything, or store plain text in a file.
-            return found if recommended(found) else None
-        except _keyring_failures():
-            return None
-
-    @property
-    def works(self) -> bool:
-        """Whether a backend is available."""
-        return self._backend is not None
-
-    @property
-    def name(self) -> str:
-        """The backend's name for people."""
-        return str(self._backend.name) if self._backend else "none"
-
-    def get(self, name: str) -> str | None:
-        """Return the secret, `None` if it is missing or the keyring does not answer."""
-        if self._backend is None:
-            return None
-        try:
-            return self._backend.get_password(_SERVICE, name)
-        except _keyring_failures():
-            return None
-
-    def set(self, name: str, value: str) -> None:
-        """Store a secret; raises `KeyringFailedError`, which does not contain the value."""
-        try:
-            if self._backend is None:
-                raise KeyringFailedError("there is none")
-            self._backend.set_password(_SERVICE, name, value)
-        except _keyring_failures() as error:
-            # Only its type: a backend's message may contain the value.
-            raise KeyringFailedError(type(error).__name__) from None
-
-    def remove(self, name: str) -> bool:
-        """Remove a secret and return whether it existed; raises `KeyringFailedError`."""
-        if self._backend is None:
-            return False
-        try:
-            if self._backend.get_password(_SERVICE, name) is None:
-                return False
-            self._backend.delete_password(_SERVICE, name)
-        except _keyring_failures() as error:
-            raise KeyringFailedError(type(error).__name__) from None
-        return True
-
-
-def _keyring_failures() -> tuple[type[Exception], ...]:
-    """Return all errors that a missing, misconfigured, locked or silent keyring raises."""
-    found: list[type[Exception]] = [ImportError, OSError, RuntimeError, AttributeError, ValueError]
-    for module, names in _FOREIGN_ERRORS.items():
-        loaded = sys.modules.get(module)
-        found += [getattr(loaded, name) for name in names if hasattr(loaded, name)]
-    return tuple(found)
+    return Credentials(KeySetup(environ, directory, clock=clock or SystemClock()), settings)
 
 
 def _keyring_error(name: str, error: KeyringFailedError) -> ConfigError:
@@ -432,8 +352,31 @@ class EnvironmentKeys:
         return self._environ.get(name) or None
 
 
+def _load_class(target: str) -> Callable[[KeySetup], KeySource]:
+    # A registry calls a class without arguments; these are called with a setup.
+    module, _, name = target.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    return lambda setup: cast(KeySource, found(setup))
+
+
 # In the order in which they are asked. Extensions are asked last, and only read.
 KEY_SOURCES: Registry[Callable[[KeySetup], KeySource]] = Registry("key_sources", "source of keys")
 KEY_SOURCES.register("environment", lambda: lambda setup: EnvironmentKeys(setup.environ), "the environment")
 KEY_SOURCES.register("keyring", lambda: lambda setup: SystemKeyring(), "the system's keyring")
 KEY_SOURCES.register("file", lambda: lambda setup: SecretsFile(setup.directory / "secrets.json"), "secrets.json")
+# Those below are opened by an entry of [secrets.sources] alone.
+_PLACE = "chargehand.credentials"
+for _name, _target, _summary in (
+    ("vault", "_vault:VaultKeys", "HashiCorp Vault or OpenBao"),
+    ("aws", "_aws:AwsKeys", "AWS Secrets Manager"),
+    ("command", "_programs:CommandKeys", "the output of a command"),
+    ("files", "_programs:MountedFiles", "mounted files, one for each secret"),
+    ("encrypted", "_encrypted:EncryptedFile", "an encrypted file"),
+):
+    KEY_SOURCES.register(_name, partial(_load_class, f"{_PLACE}.{_target}"), _summary)
+
+
+def _plain_sources() -> tuple[Origin, ...]:
+    """Return the sources that need no entry: those of this machine, then those of extensions."""
+    own = KEY_SOURCES.built_in()
+    return tuple(name for name in KEY_SOURCES.names() if name in LOCAL_SOURCES or name not in own)

@@ -8,8 +8,8 @@ from typing import get_args
 from msgspec import Struct
 
 from chargehand.core.errors import ConfigError
+from chargehand.core.own_config import SignInConfig
 from chargehand.core.ports import ExternalSubject, KeySource, SignInProvider
-from chargehand.core.server_config import SignInConfig
 from chargehand.identity._provider import ProviderSetup
 from chargehand.network.addresses import is_loopback
 from chargehand.policy.access import ROLES, AccountRole

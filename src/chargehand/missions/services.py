@@ -38,6 +38,7 @@ from chargehand.workspace.depot import Depot
 from chargehand.workspace.errors import Fault
 
 if TYPE_CHECKING:  # replay loads every dialect, which a mission without a recording never needs
+    from chargehand.credentials.scoped import SecretAccess
     from chargehand.models.request_matching import Divergence
 
 # Error codes of a full disk, from workspaces and from the store.
@@ -99,7 +100,8 @@ class EndpointRequest(Struct, frozen=True, kw_only=True):
 
     `first_turn` is the number of the first call, from 1. `kept` is the file that keeps the replies: a resumed
     attempt gets them from there. If `strict`, `on_diverged` is called with the first differing request, from
-    another thread; the other two callbacks are called on the event loop. `tools` are offered to its programs.
+    another thread; the other callbacks are called on the event loop, `on_secret` once for each key that is given
+    or refused. `tools` are offered to its programs.
     """
 
     models: Sequence[str]
@@ -116,6 +118,8 @@ class EndpointRequest(Struct, frozen=True, kw_only=True):
     strict: bool = True
     on_diverged: Callable[[Divergence], None] | None = None
     tools: ToolService | None = None
+    role: str = ""
+    on_secret: Callable[[SecretAccess], None] = lambda access: None
 
 
 # Opens the model endpoint of one attempt, and closes it with every connection to it; raises `ConfigError` if a

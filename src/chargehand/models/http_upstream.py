@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import re
@@ -12,8 +13,9 @@ from urllib.request import getproxies
 
 import msgspec
 
-from chargehand.core.errors import UpstreamError
-from chargehand.models.contract import Dialect, ModelCall, UpstreamReply
+from chargehand.core.errors import ChargehandError, UpstreamError
+from chargehand.core.ports import LiveKey
+from chargehand.models.contract import Dialect, ModelCall, UpstreamReply, close_chunks
 from chargehand.models.http.client import DirectClient, HttpBody, HttpClient, HttpReply, Origin, ProxiedClient
 from chargehand.models.http.framing import HttpError, HttpErrorCode
 from chargehand.models.key_filter import FilteredChunks, KeyFilter
@@ -27,6 +29,7 @@ _VERSION = re.compile(r"[^/]/v\d\w*(/|$)")
 _LAST_VERSION = re.compile(r"/v\d\w*$")
 _OWN_VERSION = re.compile(r"^/v1(beta)?(?=/)")
 _BUSY = 429
+_REJECTED = 401
 _OWN_HEADERS = "x-chargehand-"
 _CONNECT_SECONDS = 15.0
 # Uncompressed replies: a compressed stream arrives in lumps.
@@ -48,11 +51,20 @@ _SENTENCES: Mapping[HttpErrorCode, str] = {
 }
 
 
+class _Keyed:
+    """A key, with the headers that carry it and the filter that removes it from replies."""
+
+    def __init__(self, key: str | None, headers: Mapping[str, str], name: str) -> None:
+        self.key, self.headers = key, headers
+        self.filter = KeyFilter(key, name)
+
+
 class HttpUpstream:
     """A provider at `base_url`, with or without `/v1` at its end; `key` never shows in errors or in `repr`.
 
     If the provider's replies repeat the key, it is replaced by a mark with `key_name`. `headers` are sent with
-    every call. Redirects are not followed; proxies and certificates come from the environment.
+    every call. Redirects are not followed; proxies and certificates come from the environment. `live` may replace
+    the key: before a call once its time is over, and after a 401, which is then followed by one more call.
 
     The same instance may serve many gateways of one event loop.
     """
@@ -66,15 +78,17 @@ class HttpUpstream:
         headers: Mapping[str, str] | None = None,
         connect_seconds: float = _CONNECT_SECONDS,
         key_name: str = "",
+        live: LiveKey | None = None,
     ) -> None:
         base = base_url.rstrip("/")
         self._base = base
         self._root = _LAST_VERSION.sub("", base)
         self._dialect = DIALECTS[dialect]
         self._base_url = base_url
-        self._headers = {**self._dialect.provider_headers(key), **(headers or {})}
-        self._key = key
-        self._filter = KeyFilter(key, key_name)
+        self._headers = dict(headers or {})
+        self._key_name = key_name
+        self._live = live
+        self._keyed = self._with_key(key)
         self._connect_seconds = connect_seconds
         self._clients: dict[str, HttpClient] = {}
 
@@ -83,32 +97,69 @@ class HttpUpstream:
 
     async def send(self, call: ModelCall) -> UpstreamReply:
         """Send one call; raises `UpstreamError` if no head arrives."""
+        keyed = await self._current_key()
+        reply = await self._send(call, keyed)
+        if reply.status == _REJECTED and self._live is not None:
+            fresh = await self._current_key(rejected=keyed)
+            if fresh is not keyed:
+                await close_chunks(reply.chunks)
+                reply = await self._send(call, fresh)
+        return reply
+
+    def _with_key(self, key: str | None) -> _Keyed:
+        return _Keyed(key, {**self._dialect.provider_headers(key), **self._headers}, self._key_name)
+
+    async def _current_key(self, *, rejected: _Keyed | None = None) -> _Keyed:
+        """Return the key to use, which is `rejected` again if its source has no other."""
+        # After a rejection another call may have read the new key already.
+        if self._live is None or (rejected is not None and self._keyed is not rejected):
+            return self._keyed
+        key = self._live.known() if rejected is None else None
+        if key is None:
+            try:
+                # In a thread, because the source may be a server or a program.
+                key = await asyncio.to_thread(self._live.read, rejected.key if rejected else None)
+            except ChargehandError as error:
+                if rejected is not None:  # the provider's own answer says more
+                    return rejected
+                raise UpstreamError(error.message, hint=error.hint) from error
+        if key is None and rejected is None:
+            message = f"{self._key_name or 'the key'} is not set any more"
+            raise UpstreamError(message, hint="chargehand secret check")
+        if key is not None and key != self._keyed.key:
+            self._keyed = self._with_key(key)
+        return self._keyed
+
+    async def _send(self, call: ModelCall, keyed: _Keyed) -> UpstreamReply:
         # The call's dialect, not the provider's: a responses model makes embeddings in OpenAI's older form.
         path, body = DIALECTS[call.dialect].locate(call)
-        headers = {**self._headers, **call.headers, "content-type": "application/json"}
+        headers = {**keyed.headers, **call.headers, "content-type": "application/json"}
         connect = min(self._connect_seconds, call.seconds)
         # A provider's own path is next to the dialect's, not below its version.
         path, base = (call.path, self._root) if call.path else (self._fit_path(path), self._base)
         content = msgspec.json.encode(body)
-        reply = await self._request("POST", base, path, headers, content, connect=connect, seconds=call.seconds)
+        reply = await self._request(
+            "POST", base, path, headers, content, connect=connect, seconds=call.seconds, keyed=keyed
+        )
         # Headers with our own prefix are ours alone, whatever a provider sends in them.
         told = {name: text for name, text in reply.headers.items() if not name.lower().startswith(_OWN_HEADERS)}
-        chunks: AsyncIterator[bytes] = _Chunks(reply.body, self._explain_error)
+        chunks: AsyncIterator[bytes] = _Chunks(reply.body, functools.partial(self._explain_error, keyed))
         # The key is removed from the reply here, since no code behind this upstream knows the whole key.
-        if self._filter.active:
+        if keyed.filter.active:
             # A short key may be part of a media type, which says how to read the reply.
-            told = {name: text if text in _TYPES else self._filter.scrub_text(text) for name, text in told.items()}
+            told = {name: text if text in _TYPES else keyed.filter.scrub_text(text) for name, text in told.items()}
             content_type = {name.lower(): text for name, text in told.items()}.get("content-type", "")
-            if self._filter.in_replies or not 200 <= reply.status < 300:
-                chunks = FilteredChunks(chunks, self._filter, content_type)
+            if keyed.filter.in_replies or not 200 <= reply.status < 300:
+                chunks = FilteredChunks(chunks, keyed.filter, content_type)
         return UpstreamReply(status=reply.status, headers=told, chunks=chunks)
 
     async def probe(self, seconds: float) -> bool:
         """Return whether the provider answers at all, by requesting its list of models, which costs nothing."""
         path = self._fit_path(self._dialect.list_path)
         try:
+            keyed = self._keyed
             reply = await self._request(
-                "GET", self._base, path, self._headers, b"", connect=seconds, seconds=seconds
+                "GET", self._base, path, keyed.headers, b"", connect=seconds, seconds=seconds, keyed=keyed
             )
         except UpstreamError:
             return False
@@ -125,6 +176,7 @@ class HttpUpstream:
         *,
         connect: float,
         seconds: float,
+        keyed: _Keyed,
     ) -> HttpReply:
         try:
             if base not in self._clients:
@@ -141,7 +193,7 @@ class HttpUpstream:
                 method, path, {**_COMMON, **headers}, body, connect=connect, seconds=seconds
             )
         except HttpError as error:
-            raise self._explain_error(error) from None
+            raise self._explain_error(keyed, error) from None
         except (ValueError, OSError, ImportError) as error:
             # For example a key or header that is not ASCII; the message names the kind of error, never the value.
             raise UpstreamError(
@@ -158,11 +210,11 @@ class HttpUpstream:
         while self._clients:
             await self._clients.popitem()[1].close()
 
-    def _explain_error(self, error: HttpError) -> UpstreamError:
+    def _explain_error(self, keyed: _Keyed, error: HttpError) -> UpstreamError:
         what = str(error)
         # A server may repeat the text it was sent, and errors end up in logs and on terminals.
-        if self._key:
-            what = self._filter.scrub_text(what.replace(self._key, "[redacted]"))
+        if keyed.key:
+            what = keyed.filter.scrub_text(what.replace(keyed.key, "[redacted]"))
         message = _SENTENCES[error.code].format(base=repr(self._base_url), what=what)
         return UpstreamError(message, code=error.code, hint="check base_url, the network and proxy settings")
 

@@ -50,9 +50,8 @@ LOCAL_COMMANDS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("forge login", "forge logout", "forge list", "forge test", "forge watch"), _HERE),
     **dict.fromkeys(("forge hook add", "forge hook remove", "forge hook list"), _HERE),
-    **dict.fromkeys(
-        ("secret set", "secret list", "secret remove", "config set", "model add", "policy allow"), _HERE
-    ),
+    **dict.fromkeys(("secret set", "secret list", "secret remove", "secret check"), _HERE),
+    **dict.fromkeys(("secret rotate", "secret explain", "config set", "model add", "policy allow"), _HERE),
     **dict.fromkeys(("git fetch", "git merge", "git rebase", "git commit", "git push", "action run"), _HERE),
     **dict.fromkeys(("gc", "store check", "store backup", "store restore", "store rebuild"), _HERE),
     "user reset-factors": "one person alone may do it only as the owner of the server's machine",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from chargehand.configuration.keys import NAMED, entry_keys, section_keys
+from chargehand.configuration.keys import NAME, NAMED, entry_keys, section_keys
 from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError
 from chargehand.core.redaction import Redactor
@@ -52,6 +52,7 @@ class KnownSecrets(Redactor):
             # Before the secrets: a change meanwhile is then seen next time.
             self._version = self._credentials.version()
             names = self._names | {each.name for each in self._credentials.names()}
+            names |= {*self._credentials.read_names()}
             found = _name_parts(self._variables | {name: tuple(self._credentials.every(name)) for name in names})
             if found != self._known:
                 changed = self._known.items() - found.items()
@@ -100,6 +101,8 @@ def _named_secrets(config: Config) -> Iterator[str | None]:
     yield from (token_name(name, forge.token) for name, forge in config.forges.items())
     for key in (*section_keys().values(), *(key for table in NAMED for key in entry_keys(table).values())):
         if key.form == "secret":
-            place = getattr(config, key.section.partition(".")[0])
+            place: Any = config
+            for part in key.section.removesuffix(f".{NAME}").split("."):
+                place = getattr(place, part)
             entries = place.values() if isinstance(place, dict) else (place,)
             yield from (getattr(entry, key.field) for entry in entries)

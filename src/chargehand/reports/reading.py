@@ -55,6 +55,10 @@ LAST = "last"
 
 def find_registry(kind: str) -> Registry[Any]:
     """Return the registry of a kind whose names are values of keys of the configuration."""
+    if kind == "key_sources":
+        from chargehand.credentials.credentials import KEY_SOURCES
+
+        return KEY_SOURCES
     # Imported only to check or show such a value.
     from chargehand.agents.clis import SPECS
     from chargehand.agents.kinds import AGENTS
@@ -177,9 +181,11 @@ class StateReader:
     @cached_property
     def credentials(self) -> Credentials:
         """The keys of model providers: in the environment, the system's keyring, or the user's own file."""
+        from chargehand.configuration.secret_settings import SecretSettings
         from chargehand.credentials.credentials import open_credentials
 
-        return open_credentials(self.environ, user_config_path(self.environ).parent)
+        path = user_config_path(self.environ)
+        return open_credentials(self.environ, path.parent, SecretSettings(path), self.clock)
 
     def server_token(self, server: str) -> str | None:
         """Return the token for a server: from `CHARGEHAND_TOKEN`, else the stored one, `None` without a token."""

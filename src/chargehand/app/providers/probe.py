@@ -21,7 +21,7 @@ from chargehand.app.providers.served import (
     served_model,
 )
 from chargehand.core.config import LimitsConfig, ModelConfig
-from chargehand.core.errors import UpstreamError, UsageError, nearest
+from chargehand.core.errors import ChargehandError, UpstreamError, nearest
 from chargehand.core.ports import KeySource
 from chargehand.core.text import printable
 from chargehand.models.contract import Dialect, ModelCall, ServedModel, UpstreamReply
@@ -70,7 +70,7 @@ async def probe_model(
     """Call the model once, with at most 64 tokens, and fetch the provider's list; `error` describes a failure."""
     try:
         served = served_model(name, config, keys=keys, limits=limits, environ=environ)
-    except UsageError as wrong:
+    except ChargehandError as wrong:
         return ModelProbe(name=name, error=": ".join(filter(None, (wrong.message, wrong.hint))))
     if config.provider == "script":  # its replies are for missions, so it is not called
         source = served.price.source if served.price is not None else None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -19,14 +20,17 @@ from chargehand.configuration.keys import format_value, is_short_form, model_hin
 from chargehand.configuration.locations import state_home
 from chargehand.core.codec import convert_to
 from chargehand.core.config import Config, LimitsConfig, ModelConfig
-from chargehand.core.errors import ConfigError, NotFoundError
-from chargehand.core.ports import KeySource
+from chargehand.core.errors import ConfigError, InfrastructureError, NotFoundError, RefusedError
+from chargehand.core.ports import UNDECIDED, KeySource
+from chargehand.credentials.scoped import ScopedKeys
 from chargehand.models.contract import Dialect, ServedModel
 from chargehand.models.registries import PROVIDERS, key_name
 
 if TYPE_CHECKING:
+    from chargehand.credentials.credentials import Credentials
     from chargehand.models.catalogue import ModelFacts, Reported
     from chargehand.models.providers import ProviderLimits
+    from chargehand.store.projects import ProjectRow
 
 _REPORTS_FILE = "models.json"
 
@@ -197,18 +201,45 @@ def known_facts(
     return find_facts(config.provider, model, config, reported=reported, assume=assume)
 
 
+def provider_scope(config: ModelConfig) -> str:
+    """Return the provider to which a model's key is sent, as scopes name it: at another address its host."""
+    own = urlsplit(PROVIDERS.find(config.provider).address)
+    given = urlsplit(config.base_url or "")
+    is_own = config.base_url is None or (given.scheme, given.netloc) == (own.scheme, own.netloc)
+    return config.provider if is_own else given.hostname or ""
+
+
+def existing_keys(credentials: Credentials, project: ProjectRow | None = None) -> ScopedKeys:
+    """Return the keys to choose by: those that some use, in the project if it is known, may have."""
+    projects = None if project is None else (project.id, str(project.path))
+    return ScopedKeys(credentials, replace(UNDECIDED, projects=projects))
+
+
+def _provider_keys(config: ModelConfig, keys: KeySource) -> KeySource:
+    return keys.for_provider(provider_scope(config)) if isinstance(keys, ScopedKeys) else keys
+
+
 def has_key(config: ModelConfig, keys: KeySource) -> bool:
-    """Return whether the key that a model needs exists."""
+    """Return whether the key that a model needs exists and may be used; a store that fails has none."""
     name = key_name(config)
-    return name is None or bool(keys.get(name))
+    if name is None:
+        return True
+    try:
+        return bool(_provider_keys(config, keys).get(name))
+    except (RefusedError, InfrastructureError):
+        return False
 
 
 def require_key(name: str, config: ModelConfig, keys: KeySource) -> str | None:
-    """Return the key, `None` if the model needs no key; raise `ConfigError` (`no_key`) if it is missing."""
+    """Return the key, `None` if the model needs no key.
+
+    Raises `ConfigError` (`no_key`) if it is missing, `RefusedError` (`secret_scope`) if it may not be used for
+    this provider, and the errors of its source.
+    """
     wanted = key_name(config)
     if wanted is None:
         return None
-    key = keys.get(wanted)
+    key = _provider_keys(config, keys).get(wanted)
     if key:
         return key
     raise ConfigError(
@@ -255,6 +286,8 @@ def served_model(
 
     address = address_of(name, config, environ=environ)
     key = require_key(name, config, keys)
+    wanted = key_name(config)
+    scoped = _provider_keys(config, keys)
     dialect = dialect_of(config)
     model = config.model or name
     reported = None if reports is None else reports.of(address, model)
@@ -272,7 +305,8 @@ def served_model(
             key=key,
             dialect=dialect,
             connect_seconds=_CONNECT_BEFORE_FALLBACK_SECONDS if config.fallback else _CONNECT_SECONDS,
-            key_name=key_name(config) or "",
+            key_name=wanted or "",
+            live=scoped.live(wanted) if wanted and isinstance(scoped, ScopedKeys) else None,
         ),
         provider=address,
         images=able.images is not False,

@@ -24,7 +24,7 @@ from chargehand.core.choices import (
     render_reason,
     render_reasons,
 )
-from chargehand.core.config import Config
+from chargehand.core.config import Config, ModelConfig
 from chargehand.core.errors import UsageError
 from chargehand.core.ports import KeySource
 from chargehand.core.records import ChoiceReason
@@ -163,11 +163,10 @@ class CandidateSource(Struct, frozen=True, kw_only=True):
         }
         if found or not detects:
             return found
-        keyed = {name: usual_key(provider) for provider, name in DEFAULT_MODELS.items()}
         found = {
-            name: KnownModel(name=name, known="key", has_key=True, key=key)
-            for name, key in keyed.items()
-            if self.keys.get(key)
+            name: KnownModel(name=name, known="key", has_key=True, key=usual_key(provider))
+            for provider, name in DEFAULT_MODELS.items()
+            if has_key(ModelConfig(provider=provider), self.keys)
         }
         served = () if found else self.ollama(self.environ)
         return found or {

@@ -24,13 +24,14 @@ from chargehand.app.providers.served import (
 from chargehand.core.clock import Clock, SystemClock
 from chargehand.core.config import Config, LimitsConfig
 from chargehand.core.ids import new_id
-from chargehand.core.ports import KeySource, Ledger
+from chargehand.core.ports import KeyUse, Ledger
+from chargehand.credentials.scoped import ScopedKeys
 from chargehand.models.contract import CallListeners, CallRecord, QuotaRest, ServedModel
-from chargehand.models.registries import key_name
 from chargehand.sandbox.contract import GATEWAY_PORT
 from chargehand.store.ledger import Spending, SpendingLimits
 
 if TYPE_CHECKING:
+    from chargehand.credentials.credentials import Credentials
     from chargehand.missions.services import EndpointRequest
     from chargehand.models.providers import ProviderLimits, Providers
     from chargehand.models.replay_cache import ReplayCache
@@ -58,15 +59,19 @@ class ProviderHealthRegistry:
 
 
 class AttemptGateways(Struct, frozen=True, kw_only=True):
-    """The `OpenGateway` of one session; sockets are in `scratch`, which belongs to this process."""
+    """The `OpenGateway` of one session, of the project with the id and path in `projects`.
+
+    Sockets are in `scratch`, which belongs to this process.
+    """
 
     config: Config
     spending: Spending
-    keys: KeySource
+    keys: Credentials
     environ: Mapping[str, str]
     scratch: Path
     clock: Clock = field(default_factory=SystemClock)
     user: str = ""
+    projects: tuple[str, ...] = ()
     standings: ProviderHealthRegistry = field(default_factory=ProviderHealthRegistry)
 
     @contextlib.asynccontextmanager
@@ -77,16 +82,20 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
 
         _raise_open_file_limit()
         attempt = wanted.attempt
-        served = self._served_models(wanted.models, {attempt: wanted.number})
+        keys = ScopedKeys(self.keys, KeyUse(projects=self.projects, role=wanted.role))
+        try:
+            # In a thread: keys may come from a server or a program.
+            served = await asyncio.to_thread(self._served_models, wanted.models, {attempt: wanted.number}, keys)
+        finally:
+            for access in keys.accesses.values():
+                wanted.on_secret(access)
         meter = _Meter(wanted.on_call)
         self.scratch.mkdir(exist_ok=True, mode=0o700)
-        names = {key_name(model_config(self.config, model.name)) for model in with_fallbacks(served)} - {None}
-        secrets = {name: value for name in names if name and (value := self.keys.get(name))}
         # Made before the gateway, because stored replies have a placeholder in place of the token.
         token = new_token()
         ledger = self._ledger(wanted)
         async with contextlib.AsyncExitStack() as stack:
-            calls = _open_replies(wanted, secrets, token)
+            calls = _open_replies(wanted, dict(keys.values), token)
             if calls is not None:
                 # The stack closes in reverse order: gateway, providers, and the file of stored replies last.
                 stack.callback(calls.close)
@@ -112,7 +121,7 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
                     ),
                     limits=GatewayLimits(call_seconds=self.config.limits.model_silence),
                     providers=self.standings.of(provider_limits(self.config, self.environ), self.clock),
-                    redact=Redactor(secrets).text,
+                    redact=lambda text: Redactor(dict(keys.values)).text(text),  # a key may change meanwhile
                     clock=self.clock,
                 )
             )
@@ -145,11 +154,18 @@ class AttemptGateways(Struct, frozen=True, kw_only=True):
             user=wanted.user or self.user,
         )
 
-    def _served_models(self, names: Sequence[str], attempts: Mapping[str, int]) -> list[ServedModel]:
+    def _served_models(
+        self, names: Sequence[str], attempts: Mapping[str, int], keys: ScopedKeys | None = None
+    ) -> list[ServedModel]:
         reports = open_probe_reports(self.environ)
         return [
             served_chain(
-                name, self.config, keys=self.keys, environ=self.environ, attempts=attempts, reports=reports
+                name,
+                self.config,
+                keys=keys or self.keys,
+                environ=self.environ,
+                attempts=attempts,
+                reports=reports,
             )
             for name in names
         ]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from chargehand.app.providers.served import existing_keys
 from chargehand.app.selection.directories import named_directory, standing_directory
 from chargehand.app.selection.readiness import StartPlace, require_ready
 from chargehand.app.selection.roles import RoleCatalogue
@@ -154,7 +155,12 @@ class Preparation:
             setup_expected=lambda: bool(setup or self.detected(found.depot, found.base, places.checks).setup),
         )
         require_ready(
-            resolved.config, name, models, place=place, keys=self._reader.credentials, environ=self._reader.environ
+            resolved.config,
+            name,
+            models,
+            place=place,
+            keys=existing_keys(self._reader.credentials, found.project),
+            environ=self._reader.environ,
         )
 
     def require_recorded_agent(self, state: MissionState, model: str | None = None) -> None:
@@ -203,7 +209,7 @@ class Preparation:
             resolved=resolved,
             roles=self.roles(found),
             environ=self._reader.environ,
-            keys=self._reader.credentials,
+            keys=existing_keys(self._reader.credentials, found.project),
             artifacts=self._reader.store.artifacts,
             decider=self._decider(),
         )

@@ -16,8 +16,8 @@ from typing import Any
 
 from chargehand.core.config import Config
 from chargehand.core.errors import ChargehandError
+from chargehand.core.own_config import LogConfig
 from chargehand.core.redaction import Redactor, current_log_fields
-from chargehand.core.server_config import LogConfig
 from chargehand.core.text import shown_path
 from chargehand.reports.known_secrets import KnownSecrets
 from chargehand.reports.reading import StateReader

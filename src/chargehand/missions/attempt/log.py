@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from chargehand.core.attempt_events import ModelCalled
+from chargehand.core.attempt_events import ModelCalled, SecretUsed
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import AttemptFinished
 from chargehand.core.records import AttemptStatus, Reason
@@ -17,6 +17,8 @@ from chargehand.core.state import AttemptState, MissionState
 from chargehand.store.store import Store
 
 if TYPE_CHECKING:
+    from chargehand.agents.contract import Assignment
+    from chargehand.credentials.scoped import SecretAccess
     from chargehand.models.contract import CallRecord
 
 
@@ -51,6 +53,23 @@ def call_event(record: CallRecord) -> ModelCalled:
         bare=record.bare,
         retried=record.retried,
     )
+
+
+def secret_events(
+    store: Store, mission: str, assignment: Assignment, access: SecretAccess
+) -> tuple[SecretUsed, ...]:
+    """Return the event of a secret that an attempt was given or refused; nothing if its log has it already."""
+    used = SecretUsed(
+        attempt=assignment.attempt,
+        secret=access.name,
+        source=access.source,
+        purpose=access.provider,
+        role=assignment.role.name,
+        refused=access.refused,
+    )
+    # A resumed attempt opens its gateway again.
+    known = map(read_payload, store.log.read(mission, types=(SecretUsed.type,)))
+    return () if used in known else (used,)
 
 
 def settle_lost_calls(store: Store, state: MissionState, attempt: str) -> list[ModelCalled]:

@@ -51,7 +51,7 @@ from chargehand.missions.attempt.admission import counts_as_failure
 from chargehand.missions.attempt.context import RecordedContext, find_last_tree
 from chargehand.missions.attempt.inspection import CriticalFoundError, Inspector, scan_workspace, stopped_by
 from chargehand.missions.attempt.leftovers import find_stopped_tree, keep_workspace
-from chargehand.missions.attempt.log import call_event, replies_path, settle_lost_calls
+from chargehand.missions.attempt.log import call_event, replies_path, secret_events, settle_lost_calls
 from chargehand.missions.attempt.result import AttemptResult
 from chargehand.missions.attempt.supervision import (
     CriticalMessageGuard,
@@ -258,9 +258,9 @@ class AttemptRunner:
         self.journal.record(*settle_lost_calls(self.services.store, self.journal.state, attempt))
         loop = asyncio.get_running_loop()
 
-        def record(payload: Payload) -> None:
+        def record(*payloads: Payload) -> None:
             with contextlib.suppress(FencedError):  # the new worker finds the call in the ledger
-                self.journal.record(payload)
+                self.journal.record(*payloads)
 
         def record_divergence(found: Divergence) -> None:
             event = ReplayDiverged(
@@ -286,6 +286,10 @@ class AttemptRunner:
             strict=not agent.checkpoints_itself,
             on_diverged=record_divergence,
             tools=tools,
+            role=assignment.role.name,
+            on_secret=lambda access: record(
+                *secret_events(self.services.store, self.journal.mission, assignment, access)
+            ),
             on_call=lambda call: record(call_event(call)),
             on_alert=lambda spent: record(
                 BudgetAlert(limit=spent.limit, limit_usd=spent.limit_usd, spent_usd=spent.spent_usd)

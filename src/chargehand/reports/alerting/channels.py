@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from chargehand.core.errors import ChargehandError, ConfigError
+from chargehand.core.own_config import AlertsConfig
 from chargehand.core.ports import KeySource
 from chargehand.core.registry import Registry
-from chargehand.core.server_config import AlertsConfig
 from chargehand.network.addresses import is_loopback
 from chargehand.reports.alerting.words import NoticeDocument
 

@@ -26,6 +26,7 @@ from chargehand.core.attempt_events import (
     RoleChosen,
     SandboxClosed,
     SandboxOpened,
+    SecretUsed,
     StateCaptured,
     TierChosen,
 )
@@ -276,11 +277,9 @@ def _describe_start(event: Payload) -> str | None:
             return f"setup: {event.command} (the checks need it)"
         case BreakerChanged():
             who = f"{event.agent} with {event.model}" if event.model else event.agent
-            why = (
-                f" after {event.failures} failures in a row: {_first_line(event.reason)}" if event.failures else ""
-            )
+            why = f" after {event.failures} failures in a row: {_first_line(event.reason)}"
             state = {"closed": "works again", "open": "is disabled", "half_open": "gets one trial"}
-            return f"agent {_shorten(who)} {state.get(event.state, event.state)}{why}"
+            return f"agent {_shorten(who)} {state.get(event.state, event.state)}{why if event.failures else ''}"
     return None
 
 
@@ -410,9 +409,8 @@ def _describe_sandbox(event: Payload) -> str | None:
         case NetworkRequested():
             sizes = f"{event.bytes_out:,} bytes out, {event.bytes_in:,} in"
             if event.unlisted:
-                return (
-                    f"network: {event.unlisted} more requests, {event.unlisted_refused} of them refused ({sizes})"
-                )
+                more = f"{event.unlisted} more requests, {event.unlisted_refused} of them refused"
+                return f"network: {more} ({sizes})"
             where = f"{event.method or 'request'} {event.host}:{event.port}" if event.host else "malformed request"
             if not event.allowed:
                 return _shorten(f"network refused: {where}: {event.reason}")
@@ -449,6 +447,9 @@ def _describe_model_use(event: Payload) -> str | None:
             return f"replay ended at turn {event.turn}: the agent's request differs {_first_line(where)}"
         case BudgetAlert():
             return alert_text(event)
+        case SecretUsed():
+            given = f"refused ({event.refused})" if event.refused else f"taken from {_first_line(event.source)}"
+            return f"secret {event.secret} {given} for {_first_line(event.purpose)}, role {event.role}"
     return None
 
 

@@ -18,8 +18,8 @@ from chargehand.core.codec import decode_as
 from chargehand.core.errors import ChargehandError
 from chargehand.core.events import Event
 from chargehand.core.mission_events import MissionFinished
+from chargehand.core.own_config import TracesConfig
 from chargehand.core.redaction import Redactor
-from chargehand.core.server_config import TracesConfig
 from chargehand.reports._threads import run_in_thread
 from chargehand.reports.reading import StateReader
 from chargehand.reports.tracing.spans import Attribute, Span, SpanBuilder

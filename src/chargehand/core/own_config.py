@@ -1,4 +1,4 @@
-"""Configuration of `up`, `mcp` and other long-running programs; read from the user's own file alone."""
+"""Sections that count in the user's own file alone: secrets, the server, sign-in, alerts, traces, logs."""
 
 from __future__ import annotations
 
@@ -136,3 +136,132 @@ class LogConfig(Struct, frozen=True, kw_only=True):
         Literal["debug", "info", "warning", "error"],
         KeySpec("lowest written level; info has a line for each request to the server"),
     ] = "warning"
+
+
+# Read from the user's own file alone: a source is a program or server that acts with the user's rights.
+class SecretSourceConfig(Struct, frozen=True, kw_only=True):
+    """[secrets.sources.NAME]: a store of secrets; only your own file counts."""
+
+    kind: Annotated[
+        str,
+        KeySpec(
+            "kind of store: vault (also OpenBao), aws, command, files (mounted ones) or encrypted",
+            meet="file",
+            names="key_sources",
+        ),
+    ] = "vault"
+    address: Annotated[
+        str | None,
+        KeySpec("of vault: its address; of aws: an address other than the usual one", meet="file", form="http"),
+    ] = None
+    authority: Annotated[
+        str | None, KeySpec("of vault: file of certificates to trust in addition", meet="file", form="path")
+    ] = None
+    namespace: Annotated[str, KeySpec("of vault: the namespace; '': none", meet="file", form="label")] = ""
+    mount: Annotated[str, KeySpec("of vault: mount of its KV engine, version 2", meet="file", form="name")] = (
+        "secret"
+    )
+    path: Annotated[
+        str | None,
+        KeySpec(
+            "of vault and aws: the secret of names without a path; of files: the directory, else /run/secrets; of "
+            "encrypted: the file, else secrets.encrypted beside your file",
+            meet="file",
+            form="place",
+        ),
+    ] = None
+    login: Annotated[
+        Literal["token", "approle", "kubernetes"], KeySpec("of vault: how to log in", meet="file")
+    ] = "token"
+    login_mount: Annotated[
+        str | None,
+        KeySpec("of vault: mount of the login; absent: approle or kubernetes", meet="file", form="name"),
+    ] = None
+    role: Annotated[
+        str | None, KeySpec("of vault: role id of approle, or role of kubernetes", meet="file", form="login")
+    ] = None
+    secret: Annotated[
+        str | None,
+        KeySpec(
+            "name of the secret with the token or secret id of vault, or the passphrase of encrypted",
+            meet="file",
+            form="secret",
+        ),
+    ] = None
+    key_file: Annotated[
+        str | None,
+        KeySpec(
+            "instead of secret: of vault a file with the token, or the account's token of kubernetes; of encrypted"
+            " a file with at least 32 random bytes, mode 0600",
+            meet="file",
+            form="path",
+        ),
+    ] = None
+    region: Annotated[
+        str | None, KeySpec("of aws: the region; absent: as boto3 finds it", meet="file", form="name")
+    ] = None
+    profile: Annotated[
+        str | None, KeySpec("of aws: the profile; absent: as boto3 finds it", meet="file", form="name")
+    ] = None
+    command: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "of command: program and arguments, with {name}, {path} and {field} replaced; it prints the value",
+            meet="file",
+            form="argv",
+        ),
+    ] = ()
+    timeout: Annotated[float, KeySpec("time for an answer", meet="file", form="seconds")] = 10.0
+
+
+class SecretKeyConfig(Struct, frozen=True, kw_only=True):
+    """[secrets.keys.NAME]: the sources and the scope of a secret; only your own file counts."""
+
+    name: Annotated[
+        str | None,
+        KeySpec(
+            "name of the secret, of which several entries may exist; absent: NAME", meet="file", form="secret"
+        ),
+    ] = None
+    sources: Annotated[
+        tuple[str, ...],
+        KeySpec("sources that are asked, in this order; empty: secrets.order", meet="file", form="name"),
+    ] = ()
+    path: Annotated[
+        str | None, KeySpec("place of the secret in its source; absent: by its name", meet="file", form="place")
+    ] = None
+    field: Annotated[
+        str | None,
+        KeySpec("field of it; absent: value in vault, the whole text elsewhere", meet="file", form="label"),
+    ] = None
+    projects: Annotated[
+        tuple[str, ...],
+        KeySpec("ids or paths of the projects that may use it; empty: any", meet="file", form="place"),
+    ] = ()
+    roles: Annotated[tuple[str, ...], KeySpec("roles that may use it; empty: any", meet="file", form="name")] = ()
+    providers: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "providers of models that may get it, at their own addresses, or hosts; empty: any",
+            meet="file",
+            form="name",
+        ),
+    ] = ()
+    ttl: Annotated[
+        float, KeySpec("time after which it is read from its source again", meet="file", form="seconds")
+    ] = 300.0
+
+
+class SecretsConfig(Struct, frozen=True, kw_only=True):
+    """[secrets]: the order in which sources of secrets are asked; only your own file counts."""
+
+    order: Annotated[
+        tuple[str, ...],
+        KeySpec(
+            "environment, keyring, file and names of secrets.sources; empty: these three, then extensions",
+            meet="file",
+            form="name",
+        ),
+    ] = ()
+    sources: dict[str, SecretSourceConfig] = {}
+    keys: dict[str, SecretKeyConfig] = {}
