@@ -1,0 +1,1 @@
+import{r as e}from"./index-DnAcevDP.js";async function t(t){try{await navigator.clipboard.writeText(t),e(`Copied.`)}catch{e(`The browser does not let this page copy. Select the text instead.`,!0)}}export{t};

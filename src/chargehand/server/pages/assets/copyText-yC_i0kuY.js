@@ -1,1 +1,0 @@
-import{r as e}from"./index-B6b89zUA.js";async function t(t){try{await navigator.clipboard.writeText(t),e(`Copied.`)}catch{e(`The browser does not let this page copy. Select the text instead.`,!0)}}export{t};
