@@ -4159,7 +4159,7 @@ export interface components {
          *     `tasks` counts the unfinished tasks of a plan, 0 for a mission without one. `is_good` says whether an attempt
          *     passed after it, or all tasks of the plan got done; `None` while that is open. `cost_usd` and `seconds` have
          *     the forecast bands of the mission's totals, `spent_usd` and `used_seconds` the totals of its attempts so far
-         *     (of a plan: the cost of ended tasks, and no time). `seed` is `None` for forecasts of earlier versions.
+         *     (of a plan: of the missions of its tasks, and no time). `seed` is `None` for forecasts of earlier versions.
          *     `reproduced` says whether seed and recorded beliefs give it again; `None`: it has none, they are of another
          *     version, or an optional part is not installed.
          */
