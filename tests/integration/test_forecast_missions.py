@@ -22,13 +22,16 @@ from chargehand.core.errors import UsageError
 from chargehand.core.state import MissionState
 from chargehand.decisions import forecasts
 from chargehand.decisions.decider import Decider
+from chargehand.decisions.explanation import check_forecast
+from chargehand.decisions.plan_forecasts import forecast_plan
 from chargehand.missions.forecasting import BUDGET_QUESTION
+from chargehand.reports.predictions import list_forecasts
 from chargehand.reports.reading import StateReader
 
 pytestmark = pytest.mark.needs_bwrap
 
 # Its first attempt fails.
-AGENT = "if [ -e sub/first ]; then rm sub/first; echo x > sub/done; else touch sub/first; exit 3; fi"
+AGENT = "if [ -e sub/first ]; then rm sub/first; echo x >> sub/done; else touch sub/first; exit 3; fi"
 CHECK = "cat sub/* > /dev/null"
 LEARNED = "[decisions]\nlearned = true\n"
 
@@ -53,7 +56,11 @@ class Project:
         self.config.write_text(f"[agents.twice]\ncommand = {json.dumps(['sh', '-c', AGENT])}\n{more}")
 
     def app(self) -> App:
-        decider = Decider(history=lambda: self.history(app), forecaster=forecasts.forecast_mission)
+        decider = Decider(
+            history=lambda: self.history(app),
+            forecaster=forecasts.forecast_mission,
+            plan_forecaster=forecast_plan,
+        )
         app = App(environ=self.environ, cwd=self.repo, role="worker", decider=decider)  # the history reads it
         return app
 
@@ -121,6 +128,39 @@ def test_a_mission_is_forecast_before_and_after_its_attempts_and_compared_at_its
     ):
         forecast_mission(reader, mission)
     assert caught.value.hint == "chargehand config set decisions.learned true"
+
+
+def test_the_forecast_of_a_plan_is_recorded_before_its_first_task_and_computed_again(tmp_path: Path) -> None:
+    project = Project(tmp_path, outcomes=25, usd=0.5)
+    plan = tmp_path / "plan.json"
+    plan.write_text(
+        json.dumps({"tasks": [{"id": "one", "text": "W"}, {"id": "two", "text": "W", "after": ["one"]}]})
+    )
+    app = project.app()
+    try:
+        mission = project.start(app, "50", plan_file=str(plan))
+        ended = project.work(app, mission)
+    finally:
+        app.close()
+    assert (ended.status, ended.tasks and ended.tasks.merged) == ("promoted", 2)
+    (recorded,) = ended.forecasts  # once, however often the coordinator wakes
+    made = recorded.forecast
+    assert (recorded.after, made.tasks, made.outcomes, made.is_guess) == (0, 2, 25, False)
+    assert made.cost_usd is not None
+    assert 0.5 < made.cost_usd.middle < 2.5  # two tasks of half a dollar, and further attempts
+    assert 0 < made.chance <= made.unlimited < 1
+    assert check_forecast(made) is True
+    assert check_forecast(replace(made, chance=made.chance / 2)) is False
+    assert made.seed is not None
+    assert check_forecast(replace(made, seed=made.seed + 1)) is False
+    assert check_forecast(replace(made, evidence=made.evidence.replace("plan-forecast-1", "other"))) is None
+    with StateReader.open(environ=project.environ, cwd=project.repo) as reader:
+        listed = {each.mission: each for each in list_forecasts(reader, limit=20).forecasts if each.tasks}
+        told = forecast_mission(reader, mission).summary
+    (found,) = listed.values()
+    assert (found.mission, found.reproduced, found.is_good) == (mission, True, True)
+    assert told[0].startswith("When it began: ")
+    assert "chance that all 2 tasks get done" in told[0]
 
 
 def test_the_unfinished_tasks_of_a_plan_are_simulated(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.server_kit import environment
 
 from chargehand.core.attempt_events import AttemptStarted
@@ -20,6 +21,8 @@ from chargehand.core.mission_events import (
     MissionCreated,
     MissionFinished,
 )
+from chargehand.core.plan_events import PlanMade, TaskEnded, TaskOutcome
+from chargehand.core.plans import Plan, Task
 from chargehand.core.records import (
     AttemptStatus,
     ChoiceReason,
@@ -148,6 +151,38 @@ def test_a_forecast_is_about_the_attempts_after_it(reader: StateReader) -> None:
     ]
     assert [(each.seed, each.samples, each.reproduced) for each in listed] == [(None, 0, None)] * 5
     assert [(each.spent_usd, each.used_seconds) for each in listed[2:4]] == [(0.5, 2.0), (1.0, 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "ended", "is_good"),
+    [
+        (("merged", "done"), None, True),
+        (("merged", "failed"), None, False),
+        (("merged", "left_out"), "promoted", False),
+        (("merged",), None, None),
+        (("merged",), "cancelled", None),
+        (("merged",), "exhausted", False),
+    ],
+)
+def test_the_forecast_of_a_plan_comes_true_if_all_its_tasks_get_done(
+    reader: StateReader, outcomes: tuple[TaskOutcome, ...], ended: MissionStatus | None, is_good: bool | None
+) -> None:
+    made = forecast(0.7)
+    ends = [
+        TaskEnded(task=name, outcome=outcome, cost_usd=0.25)
+        for name, outcome in zip(("one", "two"), outcomes, strict=False)
+    ]
+    plan = Plan(tasks=(Task(id="one", text="a"), Task(id="two", text="b")))
+    record(
+        reader,
+        PlanMade(plan=plan, identity="me"),
+        replace(made, forecast=replace(made.forecast, tasks=2)),
+        *ends,
+        ended=ended,
+    )
+    (listed,) = list_forecasts(reader, limit=1).forecasts
+    assert (listed.tasks, listed.is_good, listed.used_seconds) == (2, is_good, None)
+    assert listed.spent_usd == 0  # that of its child missions, and there are none
 
 
 def test_an_unknown_cost_makes_the_sum_unknown(reader: StateReader) -> None:

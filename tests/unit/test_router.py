@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from chargehand.decisions.routing.records import (
     AttemptEnds,
@@ -99,6 +100,8 @@ def test_a_choice_replays_bit_by_bit_and_keeps_its_promises(
 ) -> None:
     found = choose(history, ARMS, budget, seed)
     assert replay(found) == found
+    earlier = replace(found, policy="shared-difficulty-1")
+    assert replay(earlier) == earlier
     assert choose(history, ARMS, budget, seed) == found
     compared, excluded = [each.id for each in found.considered], [each.id for each in found.excluded]
     if budget.attempts > len(fold_history(history, ARMS, budget).task.tried):
@@ -276,6 +279,28 @@ def test_cheap_arms_come_first_and_a_wrong_promotion_has_a_price() -> None:
     assert share(cheap[-50:], "claude-two") < 0.2
     careful = RouterBudget(worth=20.0, wrong_price=60.0, false_green=0.2)
     assert share(simulate(RATES, prices, careful, 150, 3)[-50:], "claude-two") > 0.8
+
+
+def test_draws_come_closer_to_the_means_with_the_outcomes_of_the_kind() -> None:
+    kind = RouterState().fold(attempts(*[(each.id, True, 0.5) for each in ARMS]), ARMS).kinds["k"]
+    means = {each.id: kind.skills[:, kind.index[each.id]] for each in ARMS}
+
+    def deviations(outcomes: int, *, explores: bool = True) -> dict[str, float]:
+        state, found = RouterState(kinds={"k": replace(kind, outcomes=outcomes)}), {}
+        state = state.fold([TaskBegins(features={"kind": "k"})], ARMS)
+        for seed in range(8):
+            choice = choose_from(state, state.task, ARMS, RouterBudget(worth=1000.0, explores=explores), seed)
+            for each in choice.considered:
+                number = (0.4, 0.55, 0.72).index(choice.draw.rho)
+                found[f"{each.id} {seed}"] = float.fromhex(each.skill) - float(means[each.id][number])
+        return found
+
+    first, later = deviations(0), deviations(120)  # 1 + 120 / 40 is 4, whose root is 2
+    both = first.keys() & later.keys()  # which arms are compared follows from the draws
+    assert len(both) > 8
+    assert {key: later[key] for key in both} == pytest.approx({key: first[key] / 2 for key in both})
+    assert max(map(abs, first.values())) > 0.1
+    assert set(deviations(0, explores=False).values()) == {0.0}
 
 
 def test_nothing_is_tried_that_is_not_worth_its_price() -> None:

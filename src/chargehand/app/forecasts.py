@@ -12,26 +12,20 @@ from chargehand.configuration.extras import require_extra
 from chargehand.core.choices import ChoiceHistory
 from chargehand.core.config import Config
 from chargehand.core.errors import RefusedError, UsageError
-from chargehand.core.plan_events import PlanProgress
-from chargehand.core.plans import Task
-from chargehand.core.records import Band, MissionForecast, MissionRequest
+from chargehand.core.records import Band, MissionForecast
 from chargehand.core.state import ENDED, MissionState, total_cost
 from chargehand.decisions.forecast_records import (
     PlanForecast,
-    PlanProspect,
-    TaskProspect,
     describe_band,
     describe_forecast,
     describe_outcomes,
     format_span,
 )
-from chargehand.missions.forecasting import gather_facts
+from chargehand.missions.forecasting import gather_facts, gather_plan_facts, request_now
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
 
 _SHOWN_TASKS = 5
-# Agents that take no advice get one round of a task, others a second one with another approach.
-_ONE_ROUND = ("command", "patch")
 
 
 class ForecastDocument(Document, frozen=True):
@@ -70,11 +64,11 @@ def forecast_mission(reader: StateReader, name: str) -> ForecastDocument:
     if state.status in ENDED or state.request is None:
         pass
     elif state.plan is not None or state.tasks is not None:
-        plan = _forecast_plan(reader, state, state.request, history())
+        plan = _forecast_plan(reader, state, history())
     else:
         from chargehand.decisions import forecasts
 
-        request = _request_now(state, state.request)
+        request = request_now(state, state.request)
         facts = gather_facts(state, state.config or Config(), request)
         forecast = replace(forecasts.forecast_mission(facts, history()), evidence="")
     cost = total_cost([state]) if state.tasks is None else state.tasks.cost_usd
@@ -92,63 +86,20 @@ def forecast_mission(reader: StateReader, name: str) -> ForecastDocument:
     )
 
 
-def _request_now(state: MissionState, request: MissionRequest) -> MissionRequest:
-    """Return the request with the agent and model of the last attempt."""
-    last = state.attempts[-1] if state.attempts else None
-    return request if last is None else replace(request, agent=last.agent, model=last.model or request.model)
-
-
-def _forecast_plan(
-    reader: StateReader, state: MissionState, request: MissionRequest, history: ChoiceHistory
-) -> PlanForecast | None:
-    progress, config = state.plan, state.config or Config()
-    if progress is None or not progress.plan.tasks:
+def _forecast_plan(reader: StateReader, state: MissionState, history: ChoiceHistory) -> PlanForecast | None:
+    if state.plan is None or not state.plan.plan.tasks:
         raise RefusedError(
             f"mission {state.id!r} has no plan yet",
             code="no_plan",
             hint=f"chargehand mission watch {state.id} shows when its planner is done",
         )
-    left = [each for each in progress.plan.tasks if not _is_ended(progress, each.id)]
-    if not left:
+    facts = gather_plan_facts(state, reader.mission_reader, reader.engine.attempts_at_once)
+    if not facts.tasks:
         return None
-    ordered = sorted(left, key=lambda task: -task.priority)
-    tasks = tuple(_foresee(reader, state, request, task, history) for task in ordered)
-    limit = request.plan_seconds
-    prospect = PlanProspect(
-        tasks=tasks,
-        places=progress.plan.at_once or reader.engine.attempts_at_once,
-        money_left=max(0.0, config.limits.budget_usd - reader.store.spending.total(mission=state.id).booked_usd),
-        seconds_left=None if limit is None else max(0.0, limit - state.plan_elapsed),
-    )
-    made = simulate_capped(prospect, seed=zlib.crc32(state.id.encode()))
+    from chargehand.decisions.plan_forecasts import foresee_plan
+
+    made = simulate_capped(foresee_plan(facts, history), seed=zlib.crc32(state.id.encode()))
     return replace(made, outcomes=sum(each.kind == state.project for each in history.outcomes))
-
-
-def _foresee(
-    reader: StateReader, state: MissionState, request: MissionRequest, task: Task, history: ChoiceHistory
-) -> TaskProspect:
-    from chargehand.decisions.forecasts import foresee_task
-
-    assert state.plan is not None
-    progress, config = state.plan, state.config or Config()
-    runs = progress.tasks[task.id].current if task.id in progress.tasks else ()
-    child = reader.mission_reader.state(runs[-1].mission) if runs else None
-    agent, model = task.agent or request.agent, next(iter(task.models), request.model)
-    asked = replace(request, agent=agent, model=model, attempts=task.attempts or request.attempts)
-    if child is not None and child.request is not None and child.status not in ENDED:
-        facts = gather_facts(child, config, _request_now(child, child.request))
-    else:
-        facts = gather_facts(MissionState(id=f"{state.id}/{task.id}", project=state.project), config, asked)
-    entry = config.agents.get(agent)
-    kind = entry.kind if entry is not None else agent.partition(":")[0]
-    rounds = 1 if kind in _ONE_ROUND or progress.tasks[task.id].round > 1 else 2
-    facts = replace(facts, attempts=max(1, facts.attempts) + (rounds - 1) * asked.attempts)
-    after = tuple(each for each in task.after if not _is_ended(progress, each))
-    return foresee_task(task.id, after, facts, history)
-
-
-def _is_ended(progress: PlanProgress, task: str) -> bool:
-    return task in progress.tasks and progress.tasks[task].end is not None
 
 
 def _describe(

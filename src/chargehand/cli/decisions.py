@@ -305,7 +305,7 @@ def reliability(limit: int, out: Output) -> None:
 @click.option("--limit", type=click.IntRange(1, 500), default=20, help="Of so many newest missions.")
 @json_option
 def forecasts(limit: int, out: Output) -> None:
-    """List recorded forecasts of missions, each computed again from its seed.
+    """List recorded forecasts of missions and plans, each computed again from its seed.
 
     \b
     Example:
@@ -326,7 +326,7 @@ def forecasts(limit: int, out: Output) -> None:
     rows = [
         (
             each.mission,
-            str(each.after),
+            f"{each.after} tasks" if each.tasks else str(each.after),
             f"{each.chance:.0%}" + (" (guess)" if each.is_guess else ""),
             describe_band(each.cost_usd, "unknown", lambda usd: f"{usd:.2f} USD"),
             describe_band(each.seconds, "unknown", format_span),

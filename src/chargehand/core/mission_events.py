@@ -248,7 +248,7 @@ class RetryDeclined(Payload, frozen=True, kw_only=True):
 
 @event("forecast.made")
 class ForecastMade(Payload, frozen=True, kw_only=True):
-    """The expectations of the mission after so many attempts, 0 before the first one."""
+    """The expectations of the mission after so many attempts (of a plan: ended tasks), 0 before the first one."""
 
     after: int
     forecast: MissionForecast

@@ -170,7 +170,8 @@ class MissionForecast(Struct, frozen=True, kw_only=True):
     which it does. `unlimited` is the chance if the mission's budget had no bound, and `enough_usd` the budget that
     four in five of those successes need. `outcomes` counts the attempts of the project that it was made from.
     `evidence` has the beliefs that it was sampled from, as JSON: with `seed` and the number of `samples` they give
-    the same forecast again. Forecasts of earlier versions have none of the three.
+    the same forecast again. Forecasts of earlier versions have none of the three. Of a plan, `tasks` counts those
+    that had not ended, and the chance is that all of them get done.
     """
 
     chance: float
@@ -183,6 +184,7 @@ class MissionForecast(Struct, frozen=True, kw_only=True):
     seed: int | None = None
     samples: int = 0
     evidence: str = ""
+    tasks: int = 0
 
     @property
     def is_guess(self) -> bool:

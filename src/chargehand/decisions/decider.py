@@ -9,13 +9,14 @@ from msgspec import Struct, field
 from chargehand.core.choices import Choice, ChoiceContext, ChoiceHistory, Chooser, GreenChange, find_fault
 from chargehand.core.errors import InfrastructureError
 from chargehand.core.records import Finding, MissionForecast
-from chargehand.decisions.forecast_records import ForecastFacts
+from chargehand.decisions.forecast_records import ForecastFacts, PlanFacts
 from chargehand.decisions.rules import FixedRules
 
 
 class Decider(Struct, frozen=True, kw_only=True):
-    """A chooser with the source of its history; `forecaster` is `None` if decisions are not learned.
+    """A chooser with the source of its history.
 
+    `forecaster` and `plan_forecaster` are `None` if decisions are not learned.
     `review` says why a person has to see a green change. `keep` is called after each use of the history, to keep
     what was learned from it.
     """
@@ -24,6 +25,7 @@ class Decider(Struct, frozen=True, kw_only=True):
     history: Callable[[], ChoiceHistory] = ChoiceHistory
     review: Callable[[GreenChange], Finding | None] | None = None
     forecaster: Callable[[ForecastFacts, ChoiceHistory], MissionForecast] | None = None
+    plan_forecaster: Callable[[PlanFacts, ChoiceHistory], MissionForecast] | None = None
     keep: Callable[[], object] = tuple
 
     def forecast(self, facts: ForecastFacts) -> MissionForecast | None:
@@ -31,6 +33,14 @@ class Decider(Struct, frozen=True, kw_only=True):
         if self.forecaster is None:
             return None
         found = self.forecaster(facts, self.history())
+        self.keep()
+        return found
+
+    def forecast_plan(self, facts: PlanFacts) -> MissionForecast | None:
+        """Return the forecast of a plan, `None` without a forecaster."""
+        if self.plan_forecaster is None:
+            return None
+        found = self.plan_forecaster(facts, self.history())
         self.keep()
         return found
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from chargehand.core.codec import decode_as
 from chargehand.core.records import ChoiceReason, MissionForecast
-from chargehand.decisions.forecast_records import ForecastDraw
+from chargehand.decisions.forecast_records import ForecastDraw, PlanDraw
 from chargehand.decisions.routing.conclusion import replay
 from chargehand.decisions.routing.records import FollowingStep, RouterChoice, StepChoice
 
@@ -160,18 +160,28 @@ def check_forecast(made: MissionForecast) -> bool | None:
     if made.seed is None:
         return None
     try:
-        from chargehand.decisions.forecasts import FORECAST_POLICY, sample_forecast
-
-        draw = decode_as(made.evidence.encode(), ForecastDraw)
-        if draw.policy != FORECAST_POLICY:
-            return None
-        again = sample_forecast(draw, made.seed, made.samples)
+        again = _sample_again(made, made.seed)
     except (ImportError, msgspec.DecodeError):
         return None
     except ValueError:
         return False
+    if again is None:
+        return None
     pairs = zip(_list_numbers(again), _list_numbers(made), strict=True)
     return all(a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-6) for a, b in pairs)
+
+
+def _sample_again(made: MissionForecast, seed: int) -> MissionForecast | None:
+    """Return the forecast of the recorded beliefs, `None` if they are of another version."""
+    from chargehand.decisions.forecasts import FORECAST_POLICY, sample_forecast
+    from chargehand.decisions.plan_forecasts import PLAN_POLICY, sample_plan
+
+    content = made.evidence.encode()
+    if made.tasks:
+        plan = decode_as(content, PlanDraw)
+        return sample_plan(plan, seed, made.samples) if plan.policy == PLAN_POLICY else None
+    draw = decode_as(content, ForecastDraw)
+    return sample_forecast(draw, seed, made.samples) if draw.policy == FORECAST_POLICY else None
 
 
 def _list_numbers(made: MissionForecast) -> list[float | None]:

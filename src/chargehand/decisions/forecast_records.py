@@ -126,11 +126,53 @@ class PlanForecast(Struct, frozen=True, kw_only=True):
     outcomes: int = 0
 
 
+class TaskFacts(Struct, frozen=True, kw_only=True):
+    """An unfinished task of a plan, the unfinished tasks that it waits for, and the facts about its attempts."""
+
+    task: str
+    after: tuple[str, ...]
+    facts: ForecastFacts
+
+
+class PlanFacts(Struct, frozen=True, kw_only=True):
+    """The facts that the forecast of a plan follows from: its unfinished tasks and its limits.
+
+    `kind` is as in `ChoiceContext`, the limits as in `PlanProspect`. `spent_usd` (`None`: unknown) and `seconds`
+    are those of the plan so far.
+    """
+
+    kind: str
+    tasks: tuple[TaskFacts, ...]
+    places: int
+    money_left: float | None = None
+    seconds_left: float | None = None
+    spent_usd: float | None = 0.0
+    seconds: float = 0.0
+
+
+class PlanDraw(Struct, frozen=True, kw_only=True):
+    """The prospects from which the forecast of a plan was sampled; the rest is as in `PlanFacts`.
+
+    `outcomes` counts the attempts of the project that they were learned from.
+    """
+
+    policy: str
+    prospect: PlanProspect
+    spent_usd: float | None
+    seconds: float
+    outcomes: int
+
+
 def describe_forecast(made: MissionForecast) -> str:
     """Return a forecast as one sentence without its end."""
     cost = describe_band(made.cost_usd, "cost unknown", lambda usd: f"{usd:.2f} USD")
     time = describe_band(made.seconds, "time unknown", format_span)
-    return f"{made.chance:.0%} chance to be promoted, {cost}, {time}; {describe_outcomes(made.outcomes)}"
+    hope = "chance to be promoted"
+    if made.tasks:
+        hope = (
+            "chance that its task gets done" if made.tasks == 1 else f"chance that all {made.tasks} tasks get done"
+        )
+    return f"{made.chance:.0%} {hope}, {cost}, {time}; {describe_outcomes(made.outcomes)}"
 
 
 def describe_outcomes(count: int) -> str:

@@ -1,4 +1,7 @@
-"""Forecasts of a running mission: recorded before its attempts; a budget that will not do is a question."""
+"""Forecasts of a running mission: recorded before its attempts; a budget that will not do is a question.
+
+Also the facts from which missions and plans are forecast.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,19 @@ from chargehand.core.choices import task_work
 from chargehand.core.config import Config
 from chargehand.core.errors import RefusedError, WaitingError
 from chargehand.core.mission_events import ForecastMade, QuestionAsked
+from chargehand.core.plan_events import PlanProgress
+from chargehand.core.plans import Task
 from chargehand.core.records import MissionForecast, MissionRequest, Reason
-from chargehand.core.state import MissionState
-from chargehand.decisions.forecast_records import ForecastFacts
+from chargehand.core.state import ENDED, MissionState
+from chargehand.decisions.forecast_records import ForecastFacts, PlanFacts, TaskFacts
 from chargehand.missions.journal import Journal
+from chargehand.missions.reading import MissionReader
 from chargehand.missions.services import Services
 
 BUDGET_QUESTION = "forecast/budget"
 _GO_ON, _STOP = "go on anyway", "stop"
+# Agents that take no advice get one round of a task, others a second one with another approach.
+_ONE_ROUND = ("command", "patch")
 # A mission is put to a person if it passes within its budget with less than this chance, and more money would add
 # at least as much again as the second number.
 _UNLIKELY, _GAIN = 0.2, 0.1
@@ -53,6 +61,65 @@ def gather_facts(state: MissionState, config: Config, request: MissionRequest) -
         running_usd=running.booked_usd if running is not None else 0.0,
         running_seconds=running_seconds,
     )
+
+
+def gather_plan_facts(state: MissionState, look: MissionReader, places: int) -> PlanFacts:
+    """Return the facts of the unfinished tasks of a plan; `places` is the limit of the installation.
+
+    Raises `StoreError`.
+    """
+    assert state.plan is not None
+    assert state.request is not None
+    progress, config, limit = state.plan, state.config or Config(), state.request.plan_seconds
+    left = [each for each in progress.plan.tasks if not is_ended(progress, each.id)]
+    booked = look.store.spending.total(mission=state.id).booked_usd
+    known = state.tasks is None or state.tasks.cost_usd is not None
+    return PlanFacts(
+        kind=state.project,
+        # Free places take tasks in this order.
+        tasks=tuple(
+            TaskFacts(
+                task=task.id,
+                after=tuple(each for each in task.after if not is_ended(progress, each)),
+                facts=_gather_task(state, progress, task, look),
+            )
+            for task in sorted(left, key=lambda task: -task.priority)
+        ),
+        places=progress.plan.at_once or places,
+        money_left=max(0.0, config.limits.budget_usd - booked),
+        seconds_left=None if limit is None else max(0.0, limit - state.plan_elapsed),
+        spent_usd=booked if known else None,
+        seconds=state.plan_elapsed,
+    )
+
+
+def is_ended(progress: PlanProgress, task: str) -> bool:
+    """Return whether a task of a plan needs no more work."""
+    return task in progress.tasks and progress.tasks[task].end is not None
+
+
+def request_now(state: MissionState, request: MissionRequest) -> MissionRequest:
+    """Return the request with the agent and model of the last attempt."""
+    last = state.attempts[-1] if state.attempts else None
+    return request if last is None else replace(request, agent=last.agent, model=last.model or request.model)
+
+
+def _gather_task(state: MissionState, progress: PlanProgress, task: Task, look: MissionReader) -> ForecastFacts:
+    assert state.request is not None
+    config, request = state.config or Config(), state.request
+    runs = progress.tasks[task.id].current if task.id in progress.tasks else ()
+    child = look.state(runs[-1].mission) if runs else None
+    agent, model = task.agent or request.agent, next(iter(task.models), request.model)
+    asked = replace(request, agent=agent, model=model, attempts=task.attempts or request.attempts)
+    if child is not None and child.request is not None and child.status not in ENDED:
+        facts = gather_facts(child, config, request_now(child, child.request))
+    else:
+        facts = gather_facts(MissionState(id=f"{state.id}/{task.id}", project=state.project), config, asked)
+    entry = config.agents.get(agent)
+    kind = entry.kind if entry is not None else agent.partition(":")[0]
+    again = task.id in progress.tasks and progress.tasks[task.id].round > 1
+    rounds = 1 if kind in _ONE_ROUND or again else 2
+    return replace(facts, attempts=max(1, facts.attempts) + (rounds - 1) * asked.attempts)
 
 
 async def note_forecast(

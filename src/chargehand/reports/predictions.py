@@ -72,12 +72,14 @@ class ReliabilityDocument(Document, frozen=True):
 
 
 class RecordedForecast(Struct, frozen=True, kw_only=True):
-    """A forecast as it was recorded after so many attempts, and what happened.
+    """A forecast as it was recorded after so many attempts (of a plan: ended tasks), and what happened.
 
-    `is_good` says whether an attempt passed after it, `None` while that is open. `cost_usd` and `seconds` have the
-    forecast bands of the mission's totals, `spent_usd` and `used_seconds` the totals of its attempts so far.
-    `seed` is `None` for forecasts of earlier versions. `reproduced` says whether seed and recorded beliefs give it
-    again; `None`: it has none, they are of another version, or an optional part is not installed.
+    `tasks` counts the unfinished tasks of a plan, 0 for a mission without one. `is_good` says whether an attempt
+    passed after it, or all tasks of the plan got done; `None` while that is open. `cost_usd` and `seconds` have
+    the forecast bands of the mission's totals, `spent_usd` and `used_seconds` the totals of its attempts so far
+    (of a plan: of the missions of its tasks, and no time). `seed` is `None` for forecasts of earlier versions.
+    `reproduced` says whether seed and recorded beliefs give it again; `None`: it has none, they are of another
+    version, or an optional part is not installed.
     """
 
     mission: str
@@ -93,7 +95,8 @@ class RecordedForecast(Struct, frozen=True, kw_only=True):
     reproduced: bool | None
     is_good: bool | None
     spent_usd: float | None
-    used_seconds: float
+    used_seconds: float | None
+    tasks: int = 0
 
 
 class ForecastList(Document, frozen=True):
@@ -120,8 +123,7 @@ def measure_reliability(reader: StateReader, *, limit: int) -> ReliabilityDocume
         lines = [*reader.store.log.read(listing.row.id, types=_TYPES)]
         choices += _read_choices(listing, lines)
         forecasts += [
-            _Prediction(made.forecast.chance, _judge_forecast(listing, made.after))
-            for _, made in _read_forecasts(lines)
+            _Prediction(made.forecast.chance, _judge_forecast(listing, made)) for _, made in _read_forecasts(lines)
         ]
     return ReliabilityDocument(
         missions=len(listings),
@@ -147,6 +149,7 @@ def _list(reader: StateReader, listing: MissionListing) -> Iterator[RecordedFore
     attempts = [each for each in listing.summary.attempts if not each.copied]
     costs = [each.cost_so_far for each in attempts]
     known = [cost for cost in costs if cost is not None]
+    spent, plan = sum(known) if len(known) == len(costs) else None, listing.summary.tasks
     for time, made in reversed([*_read_forecasts(lines)]):
         forecast = made.forecast
         yield RecordedForecast(
@@ -161,9 +164,10 @@ def _list(reader: StateReader, listing: MissionListing) -> Iterator[RecordedFore
             seed=forecast.seed,
             samples=forecast.samples,
             reproduced=check_forecast(forecast),
-            is_good=_judge_forecast(listing, made.after),
-            spent_usd=sum(known) if len(known) == len(costs) else None,
-            used_seconds=sum(each.seconds or 0.0 for each in attempts),
+            is_good=_judge_forecast(listing, made),
+            spent_usd=spent if plan is None else plan.cost_usd,
+            used_seconds=sum(each.seconds or 0.0 for each in attempts) if plan is None else None,
+            tasks=forecast.tasks,
         )
 
 
@@ -173,9 +177,16 @@ def _read_forecasts(lines: Iterable[Event]) -> Iterator[tuple[str, ForecastMade]
             yield line.time, payload
 
 
-def _judge_forecast(listing: MissionListing, after: int) -> bool | None:
-    """Return whether an attempt after so many others passed, `None` while that is open."""
-    later = [each for each in listing.summary.attempts if each.number > after and not each.copied]
+def _judge_forecast(listing: MissionListing, made: ForecastMade) -> bool | None:
+    """Return whether a later attempt passed, or all tasks got done; `None` while that is open."""
+    tally = listing.summary.tasks
+    if tally is not None:
+        if tally.left_out or tally.failed:
+            return False
+        if tally.total and tally.ended >= tally.total:
+            return True
+        return False if listing.summary.status in _FAILED else None
+    later = [each for each in listing.summary.attempts if each.number > made.after and not each.copied]
     if any(judge_attempt(each) for each in later):
         return True
     return False if listing.summary.status in _FAILED else None

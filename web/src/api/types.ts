@@ -3571,7 +3571,8 @@ export interface components {
          *     which it does. `unlimited` is the chance if the mission's budget had no bound, and `enough_usd` the budget that
          *     four in five of those successes need. `outcomes` counts the attempts of the project that it was made from.
          *     `evidence` has the beliefs that it was sampled from, as JSON: with `seed` and the number of `samples` they give
-         *     the same forecast again. Forecasts of earlier versions have none of the three.
+         *     the same forecast again. Forecasts of earlier versions have none of the three. Of a plan, `tasks` counts those
+         *     that had not ended, and the chance is that all of them get done.
          */
         MissionForecast: {
             chance: number;
@@ -3587,6 +3588,8 @@ export interface components {
             samples: number;
             /** @default  */
             evidence: string;
+            /** @default 0 */
+            tasks: number;
         };
         /**
          * MissionListDocument
@@ -4321,12 +4324,14 @@ export interface components {
         };
         /**
          * RecordedForecast
-         * @description A forecast as it was recorded after so many attempts, and what happened.
+         * @description A forecast as it was recorded after so many attempts (of a plan: ended tasks), and what happened.
          *
-         *     `is_good` says whether an attempt passed after it, `None` while that is open. `cost_usd` and `seconds` have the
-         *     forecast bands of the mission's totals, `spent_usd` and `used_seconds` the totals of its attempts so far.
-         *     `seed` is `None` for forecasts of earlier versions. `reproduced` says whether seed and recorded beliefs give it
-         *     again; `None`: it has none, they are of another version, or an optional part is not installed.
+         *     `tasks` counts the unfinished tasks of a plan, 0 for a mission without one. `is_good` says whether an attempt
+         *     passed after it, or all tasks of the plan got done; `None` while that is open. `cost_usd` and `seconds` have
+         *     the forecast bands of the mission's totals, `spent_usd` and `used_seconds` the totals of its attempts so far
+         *     (of a plan: of the missions of its tasks, and no time). `seed` is `None` for forecasts of earlier versions.
+         *     `reproduced` says whether seed and recorded beliefs give it again; `None`: it has none, they are of another
+         *     version, or an optional part is not installed.
          */
         RecordedForecast: {
             mission: string;
@@ -4342,7 +4347,9 @@ export interface components {
             reproduced: boolean | null;
             is_good: boolean | null;
             spent_usd: number | null;
-            used_seconds: number;
+            used_seconds: number | null;
+            /** @default 0 */
+            tasks: number;
         };
         /**
          * RecoveryCodesDocument

@@ -28,17 +28,17 @@ export function Simulations() {
             `${percent(made.chance)}${made.is_guess ? ", a guess" : ""}`,
             <BandText key="cost" band={made.cost_usd} now={made.spent_usd} form={money} />,
             <BandText key="span" band={made.seconds} now={made.used_seconds} form={duration} />,
-            made.is_good === null ? "open" : made.is_good ? "an attempt passed" : "no attempt passed",
+            describeEnd(made),
             made.seed === null ? "not recorded" : String(made.seed),
             made.samples === 0 ? "not recorded" : made.samples.toLocaleString("en"),
             describeReproduced(made),
           ])}
-          none="No forecast is recorded: one is made before the first attempt of a mission, and after each that another follows."
+          none="No forecast is recorded: one is made before the first attempt of a mission, and after each that another follows; of a plan before its first task."
         >
           {forecasts.length === 0 ? (
             <NothingYet learns={learns} installed={installed} none="" />
           ) : (
-            <p className="soft small">The forecast of a plan is simulated when it is asked for, and not recorded.</p>
+            <p className="soft small">The forecast of a plan is about all its unfinished tasks. It is made before the first one, and when tasks are added.</p>
           )}
         </DataTable>
       )}
@@ -46,13 +46,19 @@ export function Simulations() {
   );
 }
 
-function Mission({ made: { mission, after } }: { made: RecordedForecast }) {
+function describeEnd({ is_good, tasks }: RecordedForecast) {
+  if (is_good === null) return "open";
+  if (tasks) return is_good ? "all tasks got done" : "not all tasks got done";
+  return is_good ? "an attempt passed" : "no attempt passed";
+}
+
+function Mission({ made: { mission, after, tasks } }: { made: RecordedForecast }) {
   return (
     <>
       <Link to="/missions/$id/$tab" params={{ id: mission, tab: "choices" }} className="mono">
         {mission}
       </Link>{" "}
-      <span className="soft small">{after === 0 ? "at its start" : `after attempt ${after}`}</span>
+      <span className="soft small">{after === 0 ? "at its start" : tasks ? `after ${after} ended tasks` : `after attempt ${after}`}</span>
     </>
   );
 }

@@ -42,13 +42,19 @@ def make_decider(config: Config, store: Callable[[], Store]) -> Decider:
     if not decisions.learned:
         return Decider(chooser=chooser, history=history)
     from chargehand.decisions.forecasts import forecast_mission
+    from chargehand.decisions.plan_forecasts import forecast_plan
     from chargehand.decisions.reviewing import RiskReview
 
     limit = decisions.review_percent / 100
     review = RiskReview(limit=limit, history=history) if limit else None
     learned = _LearnedHistory(history, store)
     return Decider(
-        chooser=chooser, history=learned, review=review, forecaster=forecast_mission, keep=learned.keep_beliefs
+        chooser=chooser,
+        history=learned,
+        review=review,
+        forecaster=forecast_mission,
+        plan_forecaster=forecast_plan,
+        keep=learned.keep_beliefs,
     )
 
 

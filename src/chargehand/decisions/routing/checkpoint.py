@@ -13,8 +13,8 @@ from chargehand import __version__
 from chargehand.core.codec import unpack_as
 from chargehand.decisions.routing.state import RouterState
 
-# Other programs, libraries and processors may round differently.
-FORM = f"1 {__version__} {np.__version__} {platform.machine()}"
+# Other programs, libraries and processors may round differently; the first number is that of the rules of folding.
+FORM = f"2 {__version__} {np.__version__} {platform.machine()}"
 
 
 def encode_state(state: RouterState) -> bytes:

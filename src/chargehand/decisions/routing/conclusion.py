@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from chargehand.decisions.routing.records import ConsideredArm, ExcludedArm, RouterChoice, RouterDraw
 from chargehand.decisions.routing.value import Stakes, solve_chances, value_arms
 
-POLICY = "shared-difficulty-1"
+POLICY = "shared-difficulty-2"
 FEW_OUTCOMES = 20
 
 
@@ -38,7 +40,8 @@ def replay(choice: RouterChoice) -> RouterChoice:
         )
         for each in choice.considered
     ]
-    return conclude(drawn, choice.draw, choice.excluded, choice.outcomes)
+    # Earlier versions drew otherwise, and concluded from their draws in the same way.
+    return replace(conclude(drawn, choice.draw, choice.excluded, choice.outcomes), policy=choice.policy)
 
 
 def conclude(

@@ -39,6 +39,9 @@ __all__ = ["PriorRow", "choose", "choose_from", "fold_history", "forecast", "pre
 
 # A draw uses this part of the standard deviation of a belief: all of it explores more than it pays.
 _DRAWN = 0.5
+# The part is divided by sqrt(1 + n / 40) after n outcomes of the kind: the first draws teach the most, and later
+# ones would mostly try arms again that are known to be worse.
+_SETTLED = 40
 # The arms whose orders are compared.
 _COMPARED = 6
 # How much an estimate of the model counts against costs seen, in attempts.
@@ -160,7 +163,7 @@ def choose_from(
     free = [each for each in candidates if each.id not in task.tried]
     excluded = [ExcludedArm(id=each.id, reason="tried") for each in candidates if each.id in task.tried]
     picked = np.array([rows[each.id] for each in free], dtype=int)
-    scale = _DRAWN if budget.explores else 0.0
+    scale = _DRAWN / math.sqrt(1 + kind.outcomes / _SETTLED) if budget.explores else 0.0
     skills = _draw(kind.skills[number], kind.skill_covariances[number], picked, scale, generator)
     logs = _draw(kind.prices, kind.price_covariance, picked, scale, generator)
     prices = _prices(kind, task, free, logs)

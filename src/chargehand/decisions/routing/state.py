@@ -38,7 +38,7 @@ _SPREAD, _SPREAD_COUNT, _ARM_COUNT = 0.77, 6.0, 4.0
 _SKILL_VARIANCE, _PRICE_VARIANCE = 0.33, 1.31
 # An arm that fails more often than expected: slack and limit of the cumulative sum, and the variance that an alarm
 # adds, so that newer outcomes count for more.
-_SLACK, _LIMIT, _ALARM = 0.15, 2.5, 0.3
+_SLACK, _LIMIT, _ALARM = 0.15, 2.5, 0.45
 # Later truth (survived, reverted) is itself wrong at these rates.
 _TRUTH_RATES = (0.05, 0.05)
 _MOST_OPEN_TASKS = 256

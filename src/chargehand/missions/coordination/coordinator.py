@@ -45,6 +45,7 @@ from chargehand.missions.coordination import decisions as d
 from chargehand.missions.coordination.children import child_id, create_child, create_review
 from chargehand.missions.coordination.conditions import PlanConditions
 from chargehand.missions.coordination.delegating import add_delegations, read_notes
+from chargehand.missions.coordination.forecasts import note_plan_forecast
 from chargehand.missions.coordination.merging import MergeQueue
 from chargehand.missions.coordination.observation import ITSELF, PlanObserver
 from chargehand.missions.coordination.planner import PlannerRuns
@@ -135,6 +136,7 @@ class Coordinator:
                 return
             else:
                 await self._heed_base()
+                await note_plan_forecast(self._services, self._journal, self._look)
                 now = await asyncio.to_thread(self._observer.situation)
                 moves, decided = d.decide(now), now.elapsed
             merges = [each for each in moves if isinstance(each, d.Merge)]
