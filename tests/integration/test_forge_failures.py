@@ -57,7 +57,8 @@ class Undelivered:
         self.place, self.saved = place / "now", place / "saved"
         self.place.mkdir(parents=True)
         self.kit = ForgeKit(self.place, GOLD, kind='"flaky"', reviewers='["bob"]')
-        self.number = self.kit.issue()
+        # So long that the evidence is attached.
+        self.number = self.kit.issue(body="add(2, 3) should be 5\n" * 2_500)
         self.mission = self.kit.take(self.number)
         _set_faults([ForgeFault(method="repository", lasting=True)])
         self.kit.work()

@@ -68,6 +68,7 @@ class ForgeAccounts:
         entry = self.entry(name)
         try:
             with self._open_known(entry, repository) as forge:
+                forge.start_visit()
                 yield forge
         except ForgeError as error:
             if error.problem == "denied":
@@ -107,7 +108,7 @@ class ForgeAccounts:
                 return self.entry(account), IssueAddress(repository, int(number))
         entries = sorted(self.entries().values(), key=lambda each: -len(each.url))
         for entry in entries:
-            if address.startswith(f"{entry.url}/") and (found := entry.kind.parse(address[len(entry.url) :])):
+            if found := entry.find(address):
                 return entry, found
         known = ", ".join(each.url for each in entries) or "none"
         raise UsageError(
