@@ -43,6 +43,7 @@ _FORBIDDEN = (
 _REFUSED = ("protected", "non-fast-forward", "fetch first", "hook declined", "stale info", "[remote rejected]")
 _TELLING = ("fatal:", "error:", "remote:", "!", "Host key", "Gitea:", "ERROR:")
 _UNKNOWN_HOST = "compare the host's key with the published one, then add it to the file of git_known_hosts"
+_RULED = "change that rule at the forge for the branches of requests, or their names with requests.branch"
 _REFUSED_KEY = "add the public key of git_key to the repository at the forge, with write access"
 _SIGNS: tuple[tuple[ForgeProblem, tuple[str, ...]], ...] = (
     ("refused", _REFUSED),
@@ -163,7 +164,8 @@ def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> str:
         lines = [each for each in telling if not each.endswith(":")]
         reason = "; ".join(lines[:3]) or f"git ended with {done.returncode}"
         problems = (problem for problem, signs in _SIGNS if any(sign in lower for sign in signs))
-        hint = _REFUSED_KEY if "permission denied (" in lower else ""
+        hint = _RULED if "[remote rejected]" in lower or "protected branch" in lower else ""
+        hint = _REFUSED_KEY if "permission denied (" in lower else hint
         hint = _UNKNOWN_HOST if "host key verification failed" in lower else hint
         raise ForgeError(next(problems, "refused"), f"cannot {what}: {reason}", hint=hint)
     return done.stdout.decode(errors="replace")

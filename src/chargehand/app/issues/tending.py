@@ -125,6 +125,12 @@ class _Visit:
         """Cancel the mission if its issue is closed, pass answers on, ask, and show progress."""
         link, forge = self._link, self._forge
         issue = forge.issue(link.repository, link.number)
+        if (issue.repository.lower(), issue.number) != (link.repository.lower(), link.number):
+            # What people say there is not heard here, and its claim is a comment of another repository.
+            self._tender.deeds.cancel(self._state.id, identity=f"forge:{self._story.account}")
+            self.record("transferred", url=issue.url)
+            self._tender.memos.remove(self._story)
+            return
         if self._is_known((issue.updated, issue.is_open, self._state.updated, self._step())):
             return
         comments = forge.comments(link.repository, link.number)
@@ -286,7 +292,8 @@ class _Visit:
     def _finish(self, request: ForgeRequest, how: str, commit: str) -> None:
         link, forge = self._link, self._forge
         if how == "merged":
-            if forge.issue(link.repository, link.number).is_open:
+            issue = forge.issue(link.repository, link.number)
+            if issue.is_open and issue.repository.lower() == link.repository.lower():
                 forge.change_issue(link.repository, link.number, is_open=False)
             # The clone then shows whether the change survives on its branch.
             self._fetch_target()
