@@ -17,8 +17,11 @@ from tests.used_state import used_state
 
 from chargehand.app.forge.request_target import RequestTarget
 from chargehand.app.forge.texts import issue_request
+from chargehand.app.forges import take_issue
+from chargehand.configuration.run_options import RunRequest
+from chargehand.core.errors import RefusedError
 from chargehand.core.records import TargetDelivery
-from chargehand.forges.contract import ForgeComment, ForgeError, ForgeIssue
+from chargehand.forges.contract import ForgeComment, ForgeError, ForgeIssue, NewRequest
 from chargehand.forges.local_directory import LocalDirectory, create_repository
 from chargehand.testing.forges.case import run_git
 
@@ -101,7 +104,7 @@ def test_an_empty_repository_and_one_without_write_right_are_refused_before_anyt
     create_repository(tmp_path / "forge", "ada/empty", {"ada": "admin", "robot": "write"})
     create_repository(tmp_path / "forge", "ada/theirs", {"ada": "admin", "robot": "read"})
     people = _people(kit)
-    for name, hint in (("ada/empty", "push a first commit"), ("ada/theirs", "give it write right")):
+    for name, hint in (("ada/empty", "push a first commit"), ("ada/theirs", "in a checkout of your fork")):
         number = people.create_issue(name, "bug")
         kit.name = name
         with pytest.raises(ForgeError) as caught:
@@ -146,6 +149,21 @@ def test_a_refused_delivery_leaves_nothing_and_names_the_way_out(tmp_path: Path)
     bare = tmp_path / "forge" / "ada/renamed.git"
     assert run_git(bare, "for-each-ref", "refs/heads/chargehand") == ""
     assert people.ada.find_requests("ada/renamed", kit.link(mission).branch) == []
+
+
+def test_a_request_that_a_person_names_is_refused_in_words(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path)
+    clone, bare = tmp_path / "clone", tmp_path / "forge" / f"{kit.name}.git"
+    run_git(clone, "commit", "-q", "--allow-empty", "-m", "by a person")
+    run_git(clone, "push", "-q", str(bare), "HEAD:refs/heads/theirs")
+    new = NewRequest(title="theirs", body="", head="theirs", base="main", draft=False)
+    page = kit.bob.open_request(kit.name, new).url
+    with kit.app() as app, pytest.raises(RefusedError, match="not an issue") as caught:
+        take_issue(app, page, RunRequest(yes=True))
+    assert caught.value.code == "issue_request"
+    assert "name the issue" in (caught.value.hint or "")
+    assert kit.step() == 0
+    assert kit.stories() == {}
 
 
 def test_two_servers_that_watch_take_an_issue_once(tmp_path: Path) -> None:

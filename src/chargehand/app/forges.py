@@ -85,7 +85,8 @@ def _require_open(forge: Forge, address: IssueAddress) -> ForgeIssue:
         raise RefusedError(
             f"{address.repository}#{address.number} is a request to merge, not an issue",
             code="issue_request",
-            hint="name the issue; remarks on a request of Chargehand's start its next round by themselves",
+            hint="name the issue; remarks on a request of Chargehand's start its next round by themselves,"
+            " and a request of another person, of a fork or not, is left to its author",
         )
     issue = forge.issue(address.repository, address.number)
     if not issue.is_open:

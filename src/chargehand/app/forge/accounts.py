@@ -154,7 +154,8 @@ def require_writable(repository: ForgeRepository) -> str:
         raise ForgeError(
             "forbidden",
             f"the account may only {repository.right or 'read'} {repository.name}",
-            hint="give it write right there: it pushes a branch and opens a request",
+            hint="give it write right there, for its branch and its request; or run `chargehand run TEXT`"
+            " in a checkout of your fork, push the branch, and open the request by hand",
         )
     if repository.default_branch is None:
         raise ForgeError("refused", f"{repository.name} has no commit", hint="push a first commit")
