@@ -108,15 +108,22 @@ def test_checks_of_actions_are_statuses_with_logs_that_are_fetched_without_the_t
 
 
 def test_resolved_threads_are_known_over_several_pages(host: GithubHost, case: ForgeCase) -> None:
-    case.commit("reviewed", {"new.txt": "one\ntwo\n"})
+    many = 2 * PAGE + 3
+    case.commit("reviewed", {"new.txt": "line\n" * many})
     request = TestGithub().open_request(case, "reviewed")
-    case.host.submit_review(
-        case.repository, request.number, "commented", "", [("new.txt", 1, "a"), ("new.txt", 2, "b")]
-    )
-    first, second = case.forge.review_comments(case.repository, request.number)
-    host.resolved = {second.id}
-    assert [each.resolved for each in case.forge.review_comments(case.repository, request.number)] == [False, True]
-    assert first.thread != second.thread
+    lines = [("new.txt", line, f"about {line}") for line in range(1, many + 1)]
+    case.host.submit_review(case.repository, request.number, "commented", "", lines)
+    for count in range(PAGE + 1):
+        case.forge.add_comment(case.repository, request.number, f"comment {count}", is_request=True)
+    found = case.forge.review_comments(case.repository, request.number)
+    assert [each.body for each in found] == [text for _, _, text in lines]
+    assert len({each.thread for each in found}) == many
+    host.resolved = {found[-1].id}
+    again = case.forge.review_comments(case.repository, request.number)
+    assert [each.id for each in again if each.resolved] == [found[-1].id]
+    talk = case.forge.comments(case.repository, request.number, is_request=True)
+    assert [each.body for each in talk] == [f"comment {count}" for count in range(PAGE + 1)]
+    assert len(case.forge.reviews(case.repository, request.number)) == 1
 
 
 _VALIDATE = """

@@ -17,7 +17,7 @@ from tests.used_state import used_state
 
 from chargehand.app.forge.request_target import RequestTarget
 from chargehand.app.forge.texts import issue_request
-from chargehand.app.forges import take_issue
+from chargehand.app.forges import ForgeWatch, take_issue
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import RefusedError
 from chargehand.core.records import TargetDelivery
@@ -166,18 +166,71 @@ def test_a_request_that_a_person_names_is_refused_in_words(tmp_path: Path) -> No
     assert kit.stories() == {}
 
 
+def test_a_merged_request_of_an_earlier_branch_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path)
+    number = kit.issue()
+    first = kit.take(number)
+    kit.work()
+    kit.step()
+    request = kit.request(first)
+    kit.ada.merge(kit.name, request.number, commit=request.head_commit, method="merge")
+    run_git(tmp_path / "forge" / f"{kit.name}.git", "update-ref", "-d", f"refs/heads/{request.head}")
+    kit.step()
+    kit.ada.change_issue(kit.name, number, is_open=True)
+    # Another machine has never seen the branch.
+    other = _elsewhere(kit)
+    other.configure("echo more >> README.md; echo '# more' >> calc/core.py")
+    second = other.take(number)
+    assert other.link(second).branch == request.head
+    other.work()
+    newest, oldest = kit.ada.find_requests(kit.name, request.head)
+    assert (newest.is_open, oldest.number) == (True, request.number)
+    assert newest.head_commit == other.state(second).commit
+    # A branch that is still there is not used again.
+    other.step()
+    kit.ada.merge(kit.name, newest.number, commit=newest.head_commit, method="merge")
+    other.step()
+    kit.ada.change_issue(kit.name, number, is_open=True)
+    assert kit.link(kit.take(number)).branch == f"{request.head}-2"
+
+
+def _elsewhere(kit: ForgeKit) -> ForgeKit:
+    other = copy.copy(kit)
+    other.home = used_state(kit.place / "other")
+    other.environ = {**kit.environ, "CHARGEHAND_HOME": str(other.home)}
+    return other
+
+
 def test_two_servers_that_watch_take_an_issue_once(tmp_path: Path) -> None:
     kit = ForgeKit(tmp_path)
     number = kit.issue()
-    other = copy.copy(kit)
-    other.home = used_state(tmp_path / "other")
-    other.environ = {**kit.environ, "CHARGEHAND_HOME": str(other.home)}
+    other = _elsewhere(kit)
     with ThreadPoolExecutor(2) as pool:
         taken = list(pool.map(ForgeKit.step, (kit, other)))
     assert sum(taken) == 1
     for each in (kit, other, kit, other):
         assert each.step() == 0
     assert len(kit.comments(number)) == 1
+
+
+def test_while_a_forge_is_away_nothing_is_given_up(tmp_path: Path) -> None:
+    kit = ForgeKit(tmp_path)
+    number = kit.issue()
+    mission = kit.take(number)
+    forge, away = tmp_path / "forge", tmp_path / "away"
+    with kit.app() as app:
+        watch = ForgeWatch(app)
+        forge.rename(away)
+        for _ in range(4):
+            assert watch.step(hurry=True) == 0
+        assert kit.state(mission).status == "planned"
+        assert [each.mission for each in kit.stories().values()] == [mission]
+        away.rename(forge)
+        kit.bob.add_comment(kit.name, number, "/stop")
+        watch.step(hurry=True)
+        watch.step(hurry=True)
+    assert kit.state(mission).status == "cancelled"
+    assert len(kit.comments(number)) == 2
 
 
 def test_of_thousands_of_comments_the_newest_are_given_to_the_agent() -> None:

@@ -52,6 +52,8 @@ _LOG = logging.getLogger("chargehand.forges")
 LOOK_SECONDS, VISIT_SECONDS = 60.0, 15.0
 _STEP_SECONDS = 2.0
 _NEWS = timedelta(minutes=10)
+# The beginnings of the names of events that concern no issue.
+_OF_REQUESTS = ("pull_request", "status", "check_", "push", "Merge Request", "Pipeline", "Job", "Push")
 # After a failure, so that a forge that is down, or an issue that cannot be taken, is not tried all the time.
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 900.0
 
@@ -253,7 +255,8 @@ class ForgeWatch:
         hints = self._memos.take_hints() if self._takes else ()
         for story in tuple(self._memos.load().stories.values()):
             # A worker that ends hurries only for missions that changed lately.
-            soon = f"{story.account}:{story.repository}" in hints or (hurry and self._has_news(story))
+            named = f"{story.account}:{story.repository}"
+            soon = named in hints or f"{named}!" in hints or (hurry and self._has_news(story))
             if self._is_due(story.key, self._visit_seconds(story), soon):
                 self._try(story.key, partial(self._visit, story), hurry=soon)
         taken = 0
@@ -391,7 +394,8 @@ def receive_hook(reader: StateReader, name: str, headers: Mapping[str, str], bod
     if not secret:
         raise ForgeError("denied", f"forges.{name} accepts no webhooks", hint="set webhook_secret")
     delivery = read_delivery(entry.config.kind, headers, body, secret, now=reader.clock.now().timestamp())
-    hint = f"{name}:{delivery.repository}"
+    # A look for new issues is needless after an event of requests alone.
+    hint = f"{name}:{delivery.repository}{'!' if delivery.event.startswith(_OF_REQUESTS) else ''}"
     # By its content, which is signed; the id is a header, which is not.
     digest = hashlib.sha256(body).hexdigest()[:32]
     new = ForgeMemos(reader.store.followers).is_new(f"{name}:{digest}", hint)

@@ -44,8 +44,8 @@ class ForgeMemo(Struct, frozen=True, kw_only=True):
     """The open stories by key; `looked` has, by account and repository, the latest update seen of an issue.
 
     That is a time (ISO 8601, UTC). `deliveries` are the ids of the last webhooks: a replayed one is refused.
-    `hints` are the repositories that webhooks named since the last look, as ACCOUNT:OWNER/NAME; `hooks` has
-    the addresses of webhooks that were set up, by the same names.
+    `hints` are the repositories that webhooks named since the last look, as ACCOUNT:OWNER/NAME, with "!" if only
+    requests are concerned; `hooks` has the addresses of webhooks that were set up, by the names without it.
     """
 
     stories: dict[str, Story] = {}
