@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from chargehand.core.codec import convert_to
 from chargehand.forges._github_wire import (
     DRAFT,
     READY,
@@ -389,7 +390,7 @@ class GithubForge:
         for _ in range(_MOST_PAGES):
             data = self._ask_graph(TALK, variables)
             try:
-                page = msgspec.convert(data["repository"]["pullRequest"], GithubTalk, strict=False)
+                page = convert_to(data["repository"]["pullRequest"], GithubTalk, strict=False)
             except (KeyError, TypeError, msgspec.ValidationError) as error:
                 raise ForgeError("broken", "GitHub's answer about a request cannot be read") from error
             found = page if found is None else found.followed_by(page)
