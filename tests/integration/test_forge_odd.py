@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from tests.used_state import used_state
 from chargehand.app.forge.request_target import RequestTarget
 from chargehand.app.forge.texts import issue_request
 from chargehand.app.forges import ForgeWatch, take_issue
+from chargehand.app.missions import roll_back_mission
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.errors import RefusedError
 from chargehand.core.records import TargetDelivery
@@ -176,6 +178,11 @@ def test_a_merged_request_of_an_earlier_branch_of_the_same_name_is_left_alone(tm
     kit.ada.merge(kit.name, request.number, commit=request.head_commit, method="merge")
     run_git(tmp_path / "forge" / f"{kit.name}.git", "update-ref", "-d", f"refs/heads/{request.head}")
     kit.step()
+    # Rolled back here, the result gets no second request.
+    with kit.app() as app:
+        asyncio.run(roll_back_mission(app, first))
+    assert [each.number for each in kit.ada.find_requests(kit.name, request.head)] == [request.number]
+    run_git(tmp_path / "forge" / f"{kit.name}.git", "update-ref", "-d", f"refs/heads/{request.head}")
     kit.ada.change_issue(kit.name, number, is_open=True)
     # Another machine has never seen the branch.
     other = _elsewhere(kit)

@@ -54,6 +54,7 @@ class RequestDelivery:
         accounts = ForgeAccounts(self._reader)
         # Before any act, so that the acts of a killed worker are looked for.
         is_first = ForgeMemos(self._reader.store.followers).begin_delivery(self._journal.mission, commit)
+        is_first = is_first and not self._journal.state.deliveries  # an earlier commit has the request
         with accounts.open(link.account, link.repository) as forge:
             linked = linked_repository(link) if link.request else None
             repository = linked or _require_active(forge.repository(link.repository))
@@ -157,7 +158,7 @@ class RequestDelivery:
         elif not is_new:
             found = forge.find_requests(link.repository, link.branch)
             # An earlier branch may have had the same name.
-            known = [each for each in found if each.is_open or each.head_commit == commit]
+            known = [each for each in found if each.is_open or self._is_own(each.head_commit, commit)]
         request = next((each for each in known if each.is_open), None)
         if request is None and known and known[0].merged is not None:
             return known[0]
@@ -185,6 +186,11 @@ class RequestDelivery:
         if request.head_commit != commit and forge.branch(link.repository, link.branch) != commit:
             raise ForgeError("broken", f"the branch {link.branch} was moved while its request was opened")
         return request
+
+    def _is_own(self, head: str, commit: str) -> bool:
+        """Return whether a head is a commit of this mission: in the history of its result, not of its base."""
+        depot, base = self._services.depot, self._journal.state.base
+        return depot.contains(commit, head) and not (base is not None and depot.contains(base.commit, head))
 
     def _describe(self, forge: Forge, link: IssueLink, commit: str, request: ForgeRequest | None) -> str:
         reports = [(report, render_report(report)) for report in self._reports(link)]
