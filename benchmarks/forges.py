@@ -1,7 +1,7 @@
 """From an issue to its request, beside the same mission without a forge; requests sent; a watch of 1,000 issues.
 
 The forge is a directory of this machine, so that only our own time is measured. Requests are counted at the tests'
-stand-in of GitLab, which needs more of them than the other forges.
+stand-ins of GitHub and GitLab, and at a real Gitea, if it is built.
 """
 
 from __future__ import annotations
@@ -11,29 +11,38 @@ import contextlib
 import os
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
+from urllib.parse import urlencode
 
+from tests.forge_stand_in import Answer, Asked, StandIn
+from tests.gitea_kit import GiteaHost, gitea, missing
+from tests.github_stand_in import GithubHost
 from tests.gitlab_stand_in import GitlabHost
 
 from benchmarks.measure import Result, Side, Taken, compare, settle
 from benchmarks.mission_kit import MissionKit
 from benchmarks.repositories import ENVIRONMENT
 from chargehand.app.composition import App
-from chargehand.app.forge.memo import ForgeMemos
+from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forges import ForgeWatch, take_issue
 from chargehand.app.requests import record_mission
 from chargehand.app.worker import Worker
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.state import MissionState
+from chargehand.forges.contract import Forge
 from chargehand.forges.local import LocalForge
 from chargehand.forges.local_directory import create_repository
+from chargehand.testing.forges.case import run_git, wait_until, with_login
 
 AIM, AIM_REQUESTS, ISSUES = 2.0, 25, 1_000
 _NAME = "group/demo"
+_HOSTS = {"github": "a stand-in of GitHub", "gitlab": "a stand-in of GitLab", "gitea": "a real Gitea"}
 _numbers = count(1)
 
 
@@ -45,8 +54,15 @@ async def run(kit: MissionKit, *, rounds: int) -> list[Result]:
         Side(name="the same mission in a checkout", sample=partial(asyncio.to_thread, work.checkout)),
     ]
     found = await compare("forges", "issue to request", sides, rounds=rounds, aim=AIM)
-    sent = await asyncio.to_thread(_count_requests, kit.place / "forge-requests")
-    note = f"{sent} requests for a mission with one review at a stand-in of GitLab (aim {AIM_REQUESTS})"
+    sent = {
+        kind: len(await asyncio.to_thread(list_requests, kind, kit.place / f"forge-requests-{kind}"))
+        for kind in ("github", "gitlab", "gitea")
+        if kind != "gitea" or not missing()
+    }
+    note = (
+        f"requests for a mission with one review, aim {AIM_REQUESTS}:"
+        f" {', '.join(f'{count} at {_HOSTS[kind]}' for kind, count in sent.items())}"
+    )
     return [replace(found, note=note), await asyncio.to_thread(_watch, kit.place / "forge-watch", rounds)]
 
 
@@ -75,12 +91,13 @@ class _ForgeWork:
             "HOME_TOKEN": token,
         }
 
-    def configure(self, kind: str, url: str) -> None:
-        """Write the user's configuration."""
+    def configure(self, kind: str, url: str, *, name: str = _NAME, more: str = "") -> None:
+        """Write the user's configuration, with a further line for the account."""
         file = self.place / ".config" / "chargehand" / "config.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(
-            f'[forges.home]\nkind = "{kind}"\nurl = "{url}"\nrepositories = ["{_NAME}"]\n'
+            f'[forges.home]\nkind = "{kind}"\nurl = "{url}"\nrepositories = ["{name}"]\n'
+            f"{more}\n"
             '[agents.writer]\ncommand = ["sh", "-c", "date +%N >> NOTES.md"]\n[roles.default]\nagent = "writer"\n'
             '[project]\nchecks = ["true"]\n'
         )
@@ -126,33 +143,96 @@ def _work(app: App, mission: str) -> MissionState:
     return app.mission_state(mission)
 
 
-def _count_requests(place: Path) -> int:
-    """Return the number of requests for an issue that is found, delivered, reviewed once, and merged."""
-    work = _ForgeWork(place, kind="gitlab", token="token-robot")
-    host = GitlabHost(work.root)
+class _CountedWork(_ForgeWork):
+    """A repository at a stand-in of GitHub or GitLab, or at a real Gitea behind a server that counts."""
+
+    def __init__(self, place: Path, kind: str) -> None:
+        super().__init__(place, kind=kind, token="token-robot")
+        self.host: GithubHost | GitlabHost | GiteaHost
+        self.name, path = _NAME, "/api/v4" if kind == "gitlab" else ""
+        self.person: Forge
+        if kind == "gitea":
+            self.host = GiteaHost(gitea())
+            self.server = StandIn(partial(_forward, self.host.server.url))
+            robot = f"robot-{self.host.ada}"
+            self.environ["HOME_TOKEN"] = self.host.server.create_account(robot)
+            self.name, url, path = self.host.create_repository(), self.host.server.url, "/api/v1"
+            for login in (robot, self.host.bob):
+                self.host.set_right(self.name, login, "write")
+            self.person = self.host.open_forge(self.host.tokens[self.host.ada])
+            self._push_first()
+        else:
+            self.host = GithubHost(self.root) if kind == "github" else GitlabHost(self.root)
+            self.server, url = self.host.server, self.host.server.url
+            self.person = self.ada  # not counted
+        self.configure(kind, url, name=self.name, more=f'api = "{self.server.url}{path}"')
+
+    def _push_first(self) -> None:
+        address = with_login(self.person.repository(self.name).clone_url, self.person.git_login())
+        run_git(self.checkout_place, "push", "--quiet", address, "main")
+        wait_until(lambda: self.person.repository(self.name).default_branch, "main")
+
+    def close(self) -> None:
+        """End the servers."""
+        if isinstance(self.host, GiteaHost):
+            self.server.close()
+        self.host.close()
+
+    def start(self, forge: Forge) -> int:
+        """Open an issue that a watch takes."""
+        number = self.host.create_issue(self.name, "note", "add a line")
+        forge.change_issue(self.name, number, add_labels=["chargehand"])
+        return number
+
+
+def _forward(url: str, asked: Asked) -> Answer:
+    headers = {name: asked.headers[name] for name in ("authorization", "content-type") if name in asked.headers}
+    call = urllib.request.Request(
+        f"{url}{asked.path}?{urlencode(asked.query)}", asked.content or None, headers, method=asked.method
+    )
     try:
-        work.configure("gitlab", host.server.url)
-        work.new_issue()
+        with urllib.request.urlopen(call, timeout=60) as answer:
+            content, status, link = answer.read(), answer.status, answer.headers.get("link", "")
+    except urllib.error.HTTPError as error:
+        content, status, link = error.read(), error.code, ""
+    return Answer(status, content=content, headers={"link": link} if link else {})
+
+
+def list_requests(kind: str, place: Path) -> list[str]:
+    """Return the requests for an issue that is found, delivered, reviewed once on three lines, and merged.
+
+    The later looks for new issues are not among them: there is one a minute, whatever is worked on.
+    """
+    place.mkdir(parents=True)
+    with contextlib.closing(_CountedWork(place, kind)) as work:
+        number, person, name = work.start(work.person), work.person, work.name
+        sent = work.server.requests
+        del sent[:]
         with work.open(place) as app, contextlib.closing(ForgeWatch(app, quiet=timedelta(0))) as watch:
-            watch.step(hurry=True)
-            (story,) = ForgeMemos(app.store.followers).load().stories.values()
+            memos = ForgeMemos(app.store.followers)
+
+            def step() -> Story | None:
+                watch.step(hurry=True)
+                return next(iter(memos.load().stories.values()), None)
+
+            story = step()
+            assert story is not None
             _work(app, story.mission)
-            watch.step(hurry=True)  # shows the result
-            (request,) = work.ada.find_requests(_NAME, "chargehand/issue-1-note-" + str(next(_numbers) - 1))
+            step()  # shows the result
+            (request,) = person.find_requests(name, f"chargehand/issue-{number}-note")
             lines = [("NOTES.md", 1, "point 1"), ("NOTES.md", 2, "point 2"), ("NOTES.md", 2, "point 3")]
-            host.submit_review(_NAME, request.number, "changes", "please revise", lines=lines)
-            watch.step(hurry=True)
-            (story,) = ForgeMemos(app.store.followers).load().stories.values()
-            _work(app, story.mission)
-            watch.step(hurry=True)
-            request = work.ada.request(_NAME, request.number)
-            work.ada.merge(_NAME, request.number, commit=request.head_commit, method="merge")
-            watch.step(hurry=True)
-            if ForgeMemos(app.store.followers).load().stories:
+            work.host.submit_review(name, request.number, "changes", "please revise", lines=lines)
+            wait_until(lambda: person.request(name, request.number).mergeable, True)
+            story = step()
+            assert story is not None
+            state = _work(app, story.mission)
+            step()
+            wait_until(lambda: person.request(name, request.number).mergeable, True)
+            person.merge(name, request.number, commit=state.commit or "", method="merge")
+            if step() is not None:
                 raise RuntimeError("the story has not ended")
-        return len(host.server.requests)
-    finally:
-        host.close()
+        looks = [each for each in sent if each.method == "GET" and each.path.endswith("/issues")]
+        return [f"{each.method} {each.path}" for each in sent if each not in looks[1:]]
 
 
 def _watch(place: Path, rounds: int) -> Result:

@@ -33,6 +33,7 @@ from chargehand.forges.contract import (
     ForgeError,
     ForgeIssue,
     ForgeRequest,
+    ForgeReview,
     ForgeSetup,
     NewRequest,
     ReviewComment,
@@ -423,16 +424,6 @@ class GithubHost(LocalHost):
             case ("POST", "requested_reviewers"):
                 forge.ask_reviews(name, number, asked.body["reviewers"])
                 return Answer(201, self._pull(forge.request(name, number), is_listed=True))
-            case ("GET", "reviews"):
-                return self._page(asked, [self._review(each) for each in forge.reviews(name, number)])
-            case ("GET", "comments"):
-                return self._page(asked, [self._line(each) for each in forge.review_comments(name, number)])
-            case ("POST", "comments", first, "replies"):
-                lines = forge.review_comments(name, number)
-                forge.reply(
-                    name, number, next(each for each in lines if each.id == int(first)), asked.body["body"]
-                )
-                return Answer(201, self._line(forge.review_comments(name, number)[-1]))
             case ("PUT", "merge"):
                 method = asked.body["merge_method"]
                 forge.merge(name, number, commit=asked.body["sha"], method=method)
@@ -482,22 +473,39 @@ class GithubHost(LocalHost):
 
     def _graph(self, forge: LocalForge, asked: Asked) -> Answer:
         query, given = asked.body["query"], asked.body["variables"]
+        if "addPullRequestReviewThreadReply(" in query:
+            return self._answer_threads(forge, given)
         if query.startswith("mutation"):
             name, _, number = given["id"].partition("#")
             draft = "convertPullRequestToDraft(" in query
             assert draft or "markPullRequestReadyForReview(" in query
             forge.change_request(name, int(number), draft=draft)
             return Answer(200, {"data": {"x": {"pullRequest": {"isDraft": draft}}}})
-        lines = forge.review_comments(f"{given['owner']}/{given['name']}", given["number"])
-        firsts = sorted({int(each.thread) for each in lines})
-        shown = firsts[int(given["after"] or 0) :][:1]
-        end = int(given["after"] or 0) + 1
-        nodes = [
-            {"isResolved": each in self.resolved, "comments": {"nodes": [{"databaseId": each}]}} for each in shown
-        ]
-        page = {"hasNextPage": end < len(firsts), "endCursor": str(end)}
-        threads = {"pageInfo": page, "nodes": nodes}
-        return Answer(200, {"data": {"repository": {"pullRequest": {"reviewThreads": threads}}}})
+        name, number, page = f"{given['owner']}/{given['name']}", given["number"], given["page"]
+        threads: dict[str, list[ReviewComment]] = {}
+        for line in forge.review_comments(name, number):
+            threads.setdefault(line.thread, []).append(line)
+        shown = {
+            "comments": [_text(each, url=each.url) for each in forge.comments(name, number)],
+            "reviews": [self._review(each) for each in forge.reviews(name, number)],
+            "threads": [self._thread(each) for each in threads.values()],
+        }
+        found = {}
+        for kind, items in shown.items():
+            start = int(given.get(kind) or 0)
+            end = min(start + page, len(items))
+            info = {"hasNextPage": end < len(items), "endCursor": str(end) if end > start else None}
+            found[{"threads": "reviewThreads"}.get(kind, kind)] = {"pageInfo": info, "nodes": items[start:end]}
+        return Answer(200, {"data": {"repository": {"pullRequest": found}}})
+
+    def _answer_threads(self, forge: LocalForge, given: Mapping[str, str]) -> Answer:
+        answers = {given[f"t{each}"].removeprefix("PRRT_"): given[f"b{each}"] for each in range(len(given) // 2)}
+        for name in self.directory.repositories():
+            for item in self.directory.items(name):
+                known = {line.thread for line in forge.review_comments(name, item.number)} if item.head else set()
+                if known & answers.keys():
+                    forge.reply(name, item.number, answers)
+        return Answer(200, {"data": {f"a{each}": {"clientMutationId": None} for each in range(len(answers))}})
 
     def _open_pulls(self, forge: LocalForge, name: str) -> list[ForgeRequest]:
         return [
@@ -516,6 +524,7 @@ class GithubHost(LocalHost):
             "html_url": f"{self.server.url}/{name}",
             "clone_url": found.clone_url,
             "default_branch": "main",
+            "size": 0 if found.default_branch is None else 1,
             "archived": found.archived,
             "permissions": {"admin": right == "admin", "push": right in ("admin", "write"), "pull": True},
             "allow_merge_commit": True,
@@ -531,6 +540,7 @@ class GithubHost(LocalHost):
             "labels": [{"name": label} for label in issue.labels],
             "assignees": [{"login": login} for login in issue.assignees],
             "locked": issue.locked,
+            "comments": len(self.ada.comments(issue.repository, issue.number)),
             "updated_at": _time(issue.updated),
             "html_url": issue.url,
             "repository_url": f"{self.server.url}/repos/{issue.repository}",
@@ -575,28 +585,33 @@ class GithubHost(LocalHost):
         }
         return shown if is_listed else {**shown, "mergeable": pull.mergeable}
 
-    def _review(self, review: Any) -> dict[str, Any]:
+    def _review(self, review: ForgeReview) -> dict[str, Any]:
         states = {"approved": "APPROVED", "changes": "CHANGES_REQUESTED", "commented": "COMMENTED"}
+        more = {"state": states[review.state], "submittedAt": _time(review.submitted)}
+        return {**_text(review), **more, "commit": {"oid": review.commit}}
+
+    def _thread(self, lines: list[ReviewComment]) -> dict[str, Any]:
+        first = lines[0]
         return {
-            "id": review.id,
-            "state": states[review.state],
-            "user": {"login": review.author},
-            "body": review.body,
-            "commit_id": review.commit,
-            "submitted_at": _time(review.submitted),
+            "id": f"PRRT_{first.thread}",
+            "isResolved": first.id in self.resolved,
+            "path": first.path,
+            "line": first.line,
+            "diffSide": "RIGHT",
+            "comments": {"nodes": [_text(each) for each in lines]},
         }
 
-    def _line(self, line: ReviewComment) -> dict[str, Any]:
-        shown = {
-            "id": line.id,
-            "path": line.path,
-            "line": line.line,
-            "side": "RIGHT",
-            "body": line.body,
-            "user": {"login": line.author},
-            "created_at": _time(line.created),
-        }
-        return shown if line.thread == str(line.id) else {**shown, "in_reply_to_id": int(line.thread)}
+
+def _text(each: Any, **more: str) -> dict[str, Any]:
+    login, is_app = each.author.removesuffix("[bot]"), each.author.endswith("[bot]")
+    times = {
+        f"{name}At": _time(when)
+        for name in ("created", "updated")
+        if (when := getattr(each, name, None)) is not None
+    }
+    author = {"login": login, "kind": "Bot" if is_app else "User"}
+    # GitHub's type BigInt is a text.
+    return {"fullDatabaseId": str(each.id), "body": each.body, "author": author, **times, **more}
 
 
 def _time(when: datetime) -> str:

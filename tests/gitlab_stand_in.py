@@ -107,7 +107,8 @@ class GitlabHost(LocalHost):
     ) -> None:
         self.bob.submit_review(repository, number, state, body, lines=lines)
         review = self.ada.reviews(repository, number)[-1]
-        note = {"id": review.id, "system": True, "body": _NOTES[state], "author": {"username": "bob"}}
+        author = {"username": "bob", "id": IDS["bob"]}
+        note = {"id": review.id, "system": True, "body": _NOTES[state], "author": author}
         note |= {"created_at": _time(review.submitted), "updated_at": _time(review.submitted)}
         self.reviews.setdefault(number, []).append(note)
 
@@ -276,8 +277,7 @@ class GitlabHost(LocalHost):
     def _notes(self, forge: LocalForge, name: str, number: int, rest: list[str], asked: Asked) -> Answer:
         match asked.method, *rest:
             case ("GET", "notes"):
-                found = [_note(each) for each in forge.comments(name, number)]
-                return self._page(asked, [*found, *self.reviews.get(number, ())])
+                return self._page(asked, self._plain_notes(forge, name, number))
             case ("POST", "notes"):
                 return Answer(201, _note(forge.add_comment(name, number, asked.body["body"])))
             case ("DELETE", "notes", comment):
@@ -288,15 +288,21 @@ class GitlabHost(LocalHost):
             case ("PUT", "notes", comment):
                 return Answer(200, _note(forge.edit_comment(name, number, int(comment), asked.body["body"])))
             case ("POST", "discussions", thread, "notes"):
-                first = next(each for each in forge.review_comments(name, number) if each.thread == thread)
-                forge.reply(name, number, first, asked.body["body"])
+                forge.reply(name, number, {thread: asked.body["body"]})
                 return Answer(201, {"id": 1, "body": asked.body["body"]})
         threads: dict[str, list[dict[str, Any]]] = {}
         for line in forge.review_comments(name, number):
             position = {"new_path": line.path, "old_path": line.path, "new_line": line.line}
             extra = {"type": "DiffNote", "position": position, "resolvable": True, "resolved": False}
             threads.setdefault(line.thread, []).append({**_note(line), **extra})
-        return self._page(asked, [{"id": thread, "notes": notes} for thread, notes in threads.items()])
+        shown = [{"id": thread, "individual_note": False, "notes": notes} for thread, notes in threads.items()]
+        # Each note that is in no thread is a discussion of its own, also those of GitLab itself.
+        for note in self._plain_notes(forge, name, number):
+            shown.append({"id": f"note-{note['id']}", "individual_note": True, "notes": [note]})
+        return self._page(asked, shown)
+
+    def _plain_notes(self, forge: LocalForge, name: str, number: int) -> list[dict[str, Any]]:
+        return [*(_note(each) for each in forge.comments(name, number)), *self.reviews.get(number, ())]
 
     def _hook(self, forge: LocalForge, name: str, rest: list[str], asked: Asked) -> Answer:
         forge.remove_hook(name, "")  # only to check the right
@@ -336,10 +342,11 @@ class GitlabHost(LocalHost):
             "title": issue.title,
             "description": issue.body,
             "state": "opened" if issue.is_open else "closed",
-            "author": {"username": issue.author},
+            "author": {"username": issue.author, "id": IDS.get(issue.author, 0)},
             "labels": list(issue.labels),
             "assignees": [{"id": IDS[login], "username": login} for login in issue.assignees],
             "discussion_locked": issue.locked or None,
+            "user_notes_count": len(self.ada.comments(issue.repository, issue.number)),
             "updated_at": _time(issue.updated),
             "web_url": issue.url,
         }
@@ -374,7 +381,7 @@ def _note(each: Any) -> dict[str, Any]:
     return {
         "id": each.id,
         "body": each.body,
-        "author": {"username": each.author},
+        "author": {"username": each.author, "id": IDS.get(each.author, 0)},
         "created_at": _time(each.created),
         "updated_at": _time(updated),
         "system": False,

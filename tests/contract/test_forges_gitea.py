@@ -13,7 +13,7 @@ from tests.local_forge_kit import naughty_texts
 
 from chargehand.forges.contract import CommitStatus, ForgeSetup
 from chargehand.forges.gitea import GiteaForge
-from chargehand.testing.forges.case import ForgeCase
+from chargehand.testing.forges.case import ForgeCase, run_git, wait_until, with_login
 from chargehand.testing.forges.suite import ForgeContract
 
 pytestmark = [pytest.mark.needs_gitea, pytest.mark.timeout(3_600)]
@@ -55,6 +55,26 @@ def test_many_comments_are_read_in_order(case: ForgeCase) -> None:
     found = case.forge.comments(case.repository, number)
     assert [each.body for each in found] == [f"comment {count}" for count in range(400)]
     assert [each.id for each in found] == sorted(each.id for each in found)
+
+
+def test_a_request_from_the_fork_of_another_person_is_not_found_by_its_branch(
+    host: GiteaHost, case: ForgeCase
+) -> None:
+    name, bob = case.repository, case.other.account().login
+    token = host.tokens[bob]
+    fork = host.server.call("POST", f"/repos/{name}/forks", {"name": "fork-of-it"}, token=token)["full_name"]
+    clone = case.scratch / "fork"
+    address = with_login(case.other.repository(fork).clone_url, case.other.git_login())
+    wait_until(lambda: case.other.branch(fork, "main") is not None, True)
+    run_git(case.scratch, "clone", "-q", address, str(clone))
+    (clone / "new.txt").write_text("by bob\n")
+    run_git(clone, "add", "-A")
+    run_git(clone, "commit", "-q", "-m", "by bob")
+    run_git(clone, "push", "-q", address, "HEAD:refs/heads/same")
+    body = {"title": "from a fork", "head": f"{bob}:same", "base": "main"}
+    number = host.server.call("POST", f"/repos/{name}/pulls", body, token=token)["number"]
+    assert case.forge.request(name, number).head_repository == fork
+    assert case.forge.find_requests(name, "same") == []
 
 
 def test_naughty_texts_come_back(case: ForgeCase) -> None:

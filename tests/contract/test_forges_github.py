@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.github_stand_in import PAGE, GithubHost, openapi
 from tests.npm_kit import npm_package
 
 from chargehand.forges._rest import RestClient
-from chargehand.forges.contract import CommitStatus, ForgeSetup
+from chargehand.forges.contract import CommitStatus, ForgeSetup, NewRequest
 from chargehand.forges.github import GithubForge
 from chargehand.forges.local_directory import create_repository
 from chargehand.testing.forges.case import ForgeCase
@@ -107,15 +108,75 @@ def test_checks_of_actions_are_statuses_with_logs_that_are_fetched_without_the_t
 
 
 def test_resolved_threads_are_known_over_several_pages(host: GithubHost, case: ForgeCase) -> None:
-    case.commit("reviewed", {"new.txt": "one\ntwo\n"})
+    many = 2 * PAGE + 3
+    case.commit("reviewed", {"new.txt": "line\n" * many})
     request = TestGithub().open_request(case, "reviewed")
-    case.host.submit_review(
-        case.repository, request.number, "commented", "", [("new.txt", 1, "a"), ("new.txt", 2, "b")]
-    )
-    first, second = case.forge.review_comments(case.repository, request.number)
-    host.resolved = {second.id}
-    assert [each.resolved for each in case.forge.review_comments(case.repository, request.number)] == [False, True]
-    assert first.thread != second.thread
+    lines = [("new.txt", line, f"about {line}") for line in range(1, many + 1)]
+    case.host.submit_review(case.repository, request.number, "commented", "", lines)
+    for count in range(PAGE + 1):
+        case.forge.add_comment(case.repository, request.number, f"comment {count}", is_request=True)
+    found = case.forge.review_comments(case.repository, request.number)
+    assert [each.body for each in found] == [text for _, _, text in lines]
+    assert len({each.thread for each in found}) == many
+    host.resolved = {found[-1].id}
+    again = case.forge.review_comments(case.repository, request.number)
+    assert [each.id for each in again if each.resolved] == [found[-1].id]
+    talk = case.forge.comments(case.repository, request.number, is_request=True)
+    assert [each.body for each in talk] == [f"comment {count}" for count in range(PAGE + 1)]
+    assert len(case.forge.reviews(case.repository, request.number)) == 1
+
+
+_VALIDATE = """
+const [graphql, schema] = process.argv.slice(1)
+const { buildSchema, parse, validate } = require(graphql)
+const known = buildSchema(require("fs").readFileSync(schema, "utf8"), { assumeValidSDL: true })
+const queries = JSON.parse(require("fs").readFileSync(0, "utf8"))
+console.log(queries.map((each) => validate(known, parse(each)).map(String).join("; ")).join("\\n").trim())
+"""
+
+
+def _problems(queries: list[str]) -> str:
+    """Return how queries differ from GitHub's published GraphQL schema, of npm `@octokit/graphql-schema`."""
+    program = npm_package("graphql", "16.11.0", r".*\.js") / "index.js"
+    schema = npm_package("@octokit/graphql-schema", "15.26.1", r"schema\.graphql") / "schema.graphql"
+    words = ["node", "-e", _VALIDATE, str(program), str(schema)]
+    done = subprocess.run(words, input=json.dumps(queries), capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_every_query_fits_githubs_published_schema(host: GithubHost, case: ForgeCase) -> None:
+    case.commit("asked", {"new.txt": "one\ntwo\n"})
+    new = NewRequest(title="t", body="", head="asked", base="main", draft=False)
+    request = case.forge.open_request(case.repository, new)
+    for draft in (True, False):
+        case.forge.change_request(case.repository, request.number, draft=draft)
+    lines = [("new.txt", line, f"point {line}") for line in (1, 2)]
+    case.host.submit_review(case.repository, request.number, "commented", "", lines)
+    found = case.forge.review_comments(case.repository, request.number)
+    case.forge.reply(case.repository, request.number, {each.thread: f"about {each.body}" for each in found})
+    answers = case.forge.review_comments(case.repository, request.number)
+    assert [each.body for each in answers] == ["point 1", "point 2", "about point 1", "about point 2"]
+    queries = sorted({each.body["query"] for each in host.server.requests if each.path == "/graphql"})
+    assert len(queries) == 4
+    assert _problems(queries) == ""
+    assert "isSolved" in _problems([queries[-1].replace("isResolved", "isSolved")])
+
+
+def test_apps_and_deleted_accounts_have_their_usual_names(host: GithubHost, case: ForgeCase) -> None:
+    case.commit("asked", {"new.txt": "one\n"})
+    new = NewRequest(title="t", body="", head="asked", base="main", draft=False)
+    number = case.forge.open_request(case.repository, new).number
+    # Numbers of 64 bits are texts.
+    text = {"fullDatabaseId": "4294967297", "body": "b", "createdAt": "2026-01-01T00:00:00Z"}
+    authors = ({"login": "build", "kind": "Bot"}, None, {"login": "bob", "kind": "User"})
+    comments = {"nodes": [{**text, "author": each} for each in authors]}
+    empty: dict[str, list[object]] = {"nodes": []}
+    request = {"comments": comments, "reviews": empty, "reviewThreads": empty}
+    host.server.fail(Answer(200, {"data": {"repository": {"pullRequest": request}}}))
+    found = case.forge.comments(case.repository, number, is_request=True)
+    assert [(each.author, each.id) for each in found] == [
+        (name, 4_294_967_297) for name in ("build[bot]", "ghost", "bob")
+    ]
 
 
 def recorded(scenario: str) -> list[dict[str, Any]]:

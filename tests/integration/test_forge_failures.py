@@ -20,6 +20,7 @@ from chargehand.app.forge.request_target import RequestTarget
 from chargehand.forges.contract import Forge, ForgeKind, ForgeProblem, ForgeSetup
 from chargehand.forges.local import KIND
 from chargehand.forges.registries import FORGES
+from chargehand.testing.forges.case import run_git
 from chargehand.testing.forges.flaky import FlakyForge, ForgeFault
 from mission_kit import GOLD
 
@@ -57,7 +58,8 @@ class Undelivered:
         self.place, self.saved = place / "now", place / "saved"
         self.place.mkdir(parents=True)
         self.kit = ForgeKit(self.place, GOLD, kind='"flaky"', reviewers='["bob"]')
-        self.number = self.kit.issue()
+        # So long that the evidence is attached.
+        self.number = self.kit.issue(body="add(2, 3) should be 5\n" * 2_500)
         self.mission = self.kit.take(self.number)
         _set_faults([ForgeFault(method="repository", lasting=True)])
         self.kit.work()
@@ -123,6 +125,22 @@ def test_a_lost_reply_to_any_change_doubles_nothing(story: Undelivered) -> None:
                 story.kit.step()
             assert _OPENED[0].changes >= call, (when, call)
             story.check_done_once()
+
+
+def test_a_request_that_was_merged_before_its_lost_reply_is_looked_for_is_not_opened_again(
+    story: Undelivered,
+) -> None:
+    kit = story.kit
+    _set_faults([ForgeFault(method="open_request", when="lost_after")])
+    kit.step()
+    _set_faults(())
+    request = kit.request(story.mission)
+    kit.ada.merge(kit.name, request.number, commit=request.head_commit, method="squash")
+    run_git(story.place / "forge" / f"{kit.name}.git", "update-ref", "-d", f"refs/heads/{request.head}")
+    while f"home:{kit.name}#{story.number}" in kit.stories():
+        kit.step()
+    assert kit.request(story.mission).number == request.number
+    assert "the request was merged" in kit.comments(story.number)[0]
 
 
 def test_a_stack_is_opened_once_whichever_replies_are_lost(tmp_path: Path) -> None:

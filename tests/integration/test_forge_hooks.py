@@ -54,6 +54,8 @@ def test_webhooks(kit: ForgeKit) -> None:
         # Reordered ones are as good as others: only the address counts.
         later = _body(kit, "closed")
         assert _post(served, later, _signed(later)).json()["new"] is True
+        review = _body(kit, "reviewed")
+        assert _post(served, review, _signed(review, **{"X-Gitea-Event": "pull_request_approved"})).json()["new"]
         forged = _body(kit, "edited")
         for headers in (_signed(forged, "wrong"), _signed(body), {"X-Gitea-Event": "issues"}):
             refused = _post(served, forged, headers)
@@ -66,7 +68,7 @@ def test_webhooks(kit: ForgeKit) -> None:
         assert unknown.status_code == 404
         assert served.stranger().get(HOOK).status_code in (401, 404, 405)
     with kit.app() as app:
-        assert ForgeMemos(app.store.followers).load().hints == (f"home:{kit.name}",)
+        assert ForgeMemos(app.store.followers).load().hints == (f"home:{kit.name}", f"home:{kit.name}!")
 
 
 def test_without_a_secret_no_webhook_is_accepted(kit: ForgeKit) -> None:
@@ -85,6 +87,8 @@ def test_a_hint_makes_the_watch_look_at_once(tmp_path: Path) -> None:
         assert watch.step() == 0
         number = kit.issue()
         assert watch.step() == 0  # not due again for a while
+        ForgeMemos(app.store.followers).is_new("home:review", f"home:{kit.name}!")
+        assert watch.step() == 0  # a review is no new issue
         ForgeMemos(app.store.followers).is_new("home:one", f"home:{kit.name}")
         assert watch.step() == 1
     assert len(kit.comments(number)) == 1

@@ -19,6 +19,7 @@ from chargehand.testing.forges.case import run_git
 from mission_kit import GOLD
 
 pytestmark = pytest.mark.needs_bwrap
+LONG = "add(2, 3) should be 5\n" * 2_500
 
 
 class StandInStoryHost(LocalStoryHost):
@@ -76,7 +77,22 @@ def test_the_token_reaches_neither_the_agent_nor_a_file(tmp_path: Path) -> None:
 def test_the_whole_story(host: StandInStoryHost, tmp_path: Path) -> None:
     # The stand-in of GitHub answers at the paths of api.github.com.
     settings = {"api": f'"{host.url}"'} if host.kind == "github" else {}
-    play_story(ForgeKit(tmp_path, REVISED, host=host, **settings), attaches=host.kind != "github")
+    play_story(ForgeKit(tmp_path, REVISED, host=host, **settings))
+
+
+def test_long_evidence_is_attached(tmp_path: Path) -> None:
+    root = tmp_path / "forge"
+    root.mkdir()
+    stand_in = GitlabHost(root)
+    kit = ForgeKit(tmp_path, host=StandInStoryHost(root, "gitlab", stand_in))
+    mission = kit.take(kit.issue(body=LONG))
+    kit.work()
+    assert sum(each.path.endswith("/uploads") for each in stand_in.server.requests) == 2
+    body = kit.request(mission).body
+    assert f"- chargehand-{kit.state(mission).commit[:12]}.md: {stand_in.server.url}" in body
+    assert ".provenance.json: " in body
+    assert "The signed provenance" not in body
+    stand_in.close()
 
 
 def test_a_forge_that_takes_no_files_gets_the_evidence_in_the_description(tmp_path: Path) -> None:
@@ -86,7 +102,7 @@ def test_a_forge_that_takes_no_files_gets_the_evidence_in_the_description(tmp_pa
     kit = ForgeKit(tmp_path, host=StandInStoryHost(root, "gitlab", stand_in))
     refusal = Answer(413, {"message": "file is too large"})
     stand_in.server.faults.append(lambda asked: refusal if asked.path.endswith("/uploads") else None)
-    mission = kit.take(kit.issue())
+    mission = kit.take(kit.issue(body=LONG))
     kit.work()
     assert kit.state(mission).deliveries["request"].state == "done", kit.state(mission)
     body = kit.request(mission).body

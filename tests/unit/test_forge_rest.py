@@ -182,6 +182,26 @@ def test_a_repeated_read_sends_a_condition_and_a_right_does_not(client: Client) 
     assert [each.headers.get("if-none-match") for each in client.server.requests] == [None, None]
 
 
+def test_a_visit_reads_once_until_the_next_change_and_rights_always(client: Client) -> None:
+    def asked(act: Callable[[], object]) -> int:
+        before = len(client.server.requests)
+        act()
+        return len(client.server.requests) - before
+
+    assert [asked(client.read) for _ in range(2)] == [1, 1]  # outside of a visit
+    client.github.start_visit()
+    assert [asked(client.read) for _ in range(3)] == [1, 0, 0]
+    assert [asked(client.comment), asked(client.read), asked(client.read)] == [1, 1, 0]
+    client.github.start_visit()
+    assert asked(client.read) == 1
+    client.server.fail(*[Answer(200, {"permission": "write"})] * 2, when=lambda each: "collaborators" in each.path)
+    assert [asked(lambda: client.github.right(NAME, "bob")) for _ in range(2)] == [1, 1]
+    # A change that failed may have acted all the same.
+    client.server.fail(Answer(502), when=lambda each: each.method == "POST")
+    fails("broken", client.comment)
+    assert asked(client.read) == 1
+
+
 def test_a_redirect_to_another_host_is_not_followed(client: Client) -> None:
     other = StandIn(lambda _: Answer(200, {"full_name": "eve/trap"}))
     try:

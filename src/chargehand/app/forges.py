@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from chargehand.app.composition import App
 from chargehand.app.forge.accounts import ForgeAccounts, require_writable
 from chargehand.app.forge.claims import Claim, WriteRights, claim_issue, find_claim, read_mark
-from chargehand.app.forge.clones import update_clone
+from chargehand.app.forge.clones import seen_branches, update_clone
 from chargehand.app.forge.entries import ForgeEntry
 from chargehand.app.forge.memo import ForgeMemos, Story
 from chargehand.app.forge.settings import (
@@ -40,7 +40,7 @@ from chargehand.core.errors import ChargehandError, RefusedError, UsageError
 from chargehand.core.ids import new_id
 from chargehand.core.records import IssueLink
 from chargehand.durable.admission import ConcurrencyLimit
-from chargehand.forges.contract import Forge, ForgeComment, ForgeError, ForgeIssue, IssueAddress
+from chargehand.forges.contract import Forge, ForgeComment, ForgeError, ForgeIssue, ForgeRepository, IssueAddress
 from chargehand.reports.documents import Document
 from chargehand.reports.reading import StateReader
 
@@ -52,6 +52,8 @@ _LOG = logging.getLogger("chargehand.forges")
 LOOK_SECONDS, VISIT_SECONDS = 60.0, 15.0
 _STEP_SECONDS = 2.0
 _NEWS = timedelta(minutes=10)
+# The beginnings of the names of events that concern no issue.
+_OF_REQUESTS = ("pull_request", "status", "check_", "push", "Merge Request", "Pipeline", "Job", "Push")
 # After a failure, so that a forge that is down, or an issue that cannot be taken, is not tried all the time.
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 900.0
 
@@ -85,7 +87,8 @@ def _require_open(forge: Forge, address: IssueAddress) -> ForgeIssue:
         raise RefusedError(
             f"{address.repository}#{address.number} is a request to merge, not an issue",
             code="issue_request",
-            hint="name the issue; remarks on a request of Chargehand's start its next round by themselves",
+            hint="name the issue; remarks on a request of Chargehand's start its next round by themselves,"
+            " and a request of another person, of a fork or not, is left to its author",
         )
     issue = forge.issue(address.repository, address.number)
     if not issue.is_open:
@@ -108,8 +111,9 @@ def _take(
     target = entry.config.target or require_writable(repository)
     require_writable(repository)
     if comments is None:
-        comments = forge.comments(issue.repository, issue.number)
-    clone = update_clone(app.home, entry.name, forge, repository, target)
+        comments = _read_comments(forge, issue)
+    seen = f"chargehand/issue-{issue.number}-"
+    clone = update_clone(app.home, entry.name, forge, repository, target, seen=seen)
     request = dataclasses.replace(
         request, issue=None, text=issue_request(issue, comments), repo=clone, base=target
     )
@@ -117,12 +121,13 @@ def _take(
     config = app.user_configuration().config
     read = partial(request_settings, config, app.preparation, entry, repository.name, clone, target)
     request, plan, settings = prepare_issue(app, request, read, confirm_trust=confirm_trust)
-    branch = _free_branch(forge, issue, branch_name(settings, issue, branch_slug(issue.title), target))
+    name = branch_name(settings, issue, branch_slug(issue.title), target)
+    branch = _free_branch(forge, issue, name, seen_branches(clone, seen) if name.startswith(seen) else None)
     mission = new_id("mission")
     own = _claim(app, forge, issue, mission, comments=comments, again=again)
     if entry.config.assign:
         assign_account(forge, issue.repository, issue.number, own.comment.author, assigned=True)
-    link = _link_to(issue, entry, own, branch=branch, target=target, settings=settings)
+    link = _link_to(issue, entry, own, repository, branch=branch, target=target, settings=settings)
     story = Story(
         mission=mission,
         account=entry.name,
@@ -167,7 +172,14 @@ def _claim(
 
 
 def _link_to(
-    issue: ForgeIssue, entry: ForgeEntry, own: Claim, *, branch: str, target: str, settings: RequestsConfig
+    issue: ForgeIssue,
+    entry: ForgeEntry,
+    own: Claim,
+    repository: ForgeRepository,
+    *,
+    branch: str,
+    target: str,
+    settings: RequestsConfig,
 ) -> IssueLink:
     return IssueLink(
         account=entry.name,
@@ -180,19 +192,28 @@ def _link_to(
         after=own.mark.after,
         branch=branch,
         target=target,
+        clone_url=repository.clone_url,
+        ssh_url=repository.ssh_url,
         settings=recorded_settings(settings),
     )
 
 
-def _free_branch(forge: Forge, issue: ForgeIssue, name: str) -> str:
-    """Return a branch that no earlier mission of the issue has used."""
+def _read_comments(forge: Forge, issue: ForgeIssue) -> Sequence[ForgeComment]:
+    # A comment that was written meanwhile is seen once the issue is claimed.
+    return () if issue.comments == 0 else forge.comments(issue.repository, issue.number)
+
+
+def _free_branch(forge: Forge, issue: ForgeIssue, name: str, seen: Container[str] | None) -> str:
+    """Return a branch that no earlier mission of the issue has used; `seen` are those that git has listed."""
     for number in range(1, 100):
         branch = name if number == 1 else f"{name}-{number}"
-        is_usual = branch.startswith("chargehand/")
-        if forge.find_requests(issue.repository, branch):
-            continue
-        # A name that people chose may be that of a branch of theirs.
-        if is_usual or forge.branch(issue.repository, branch) is None:
+        if seen is not None:
+            is_taken = branch in seen
+        else:  # a name that people chose may be that of a branch of theirs
+            is_taken = bool(
+                forge.find_requests(issue.repository, branch) or forge.branch(issue.repository, branch)
+            )
+        if not is_taken:
             return branch
     raise ForgeError("refused", f"the branches {name}… are all taken", hint="delete some of them")
 
@@ -234,7 +255,8 @@ class ForgeWatch:
         hints = self._memos.take_hints() if self._takes else ()
         for story in tuple(self._memos.load().stories.values()):
             # A worker that ends hurries only for missions that changed lately.
-            soon = f"{story.account}:{story.repository}" in hints or (hurry and self._has_news(story))
+            named = f"{story.account}:{story.repository}"
+            soon = named in hints or f"{named}!" in hints or (hurry and self._has_news(story))
             if self._is_due(story.key, self._visit_seconds(story), soon):
                 self._try(story.key, partial(self._visit, story), hurry=soon)
         taken = 0
@@ -312,9 +334,10 @@ class ForgeWatch:
 
     def _take(self, entry: ForgeEntry, forge: Forge, issue: ForgeIssue) -> int:
         may = WriteRights(forge, issue.repository)
+        forge.repository(issue.repository)  # read anyway to take it; Gitea can then say rights with one request
         if issue.locked or (entry.config.authors == "write" and not may(issue.author)):
             return 0
-        comments = forge.comments(issue.repository, issue.number)
+        comments = _read_comments(forge, issue)
         holds, again = find_claim(comments, may_claim=may), _is_retried(comments, may)
         if holds is not None and not (
             again or (holds.mark.state == "held" and holds.is_over(self._app.clock.now()))
@@ -371,7 +394,8 @@ def receive_hook(reader: StateReader, name: str, headers: Mapping[str, str], bod
     if not secret:
         raise ForgeError("denied", f"forges.{name} accepts no webhooks", hint="set webhook_secret")
     delivery = read_delivery(entry.config.kind, headers, body, secret, now=reader.clock.now().timestamp())
-    hint = f"{name}:{delivery.repository}"
+    # A look for new issues is needless after an event of requests alone.
+    hint = f"{name}:{delivery.repository}{'!' if delivery.event.startswith(_OF_REQUESTS) else ''}"
     # By its content, which is signed; the id is a header, which is not.
     digest = hashlib.sha256(body).hexdigest()[:32]
     new = ForgeMemos(reader.store.followers).is_new(f"{name}:{digest}", hint)

@@ -387,6 +387,8 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     the keys of the review remarks that the mission answers. `onto` is the commit of the request's branch that the
     result has to contain, if its base is not made from that: `target` has moved, and the mission merges both.
     `settings` are those that held when it was taken, `stack` the requests of earlier tasks, below `request`.
+    `threads` has the threads of the remarks on lines, by their keys; `clone_url` and `ssh_url` are the addresses
+    for git, "" for missions from before they were recorded.
     """
 
     account: str
@@ -404,6 +406,9 @@ class IssueLink(Struct, frozen=True, kw_only=True):
     after: int = 0
     onto: str = ""
     stack: tuple[int, ...] = ()
+    threads: dict[str, str] = {}
+    clone_url: str = ""
+    ssh_url: str = ""
     settings: RequestSettings = RequestSettings()
 
 

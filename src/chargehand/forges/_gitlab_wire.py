@@ -70,6 +70,7 @@ class GitlabIssue(Struct, frozen=True):
     labels: list[str] = []
     assignees: list[GitlabUser] = []
     discussion_locked: bool | None = None
+    user_notes_count: int | None = None
 
 
 class GitlabPosition(Struct, frozen=True):
@@ -200,6 +201,7 @@ def to_issue(wire: GitlabIssue, repository: str) -> ForgeIssue:
         labels=tuple(wire.labels),
         assignees=tuple(user.username for user in wire.assignees),
         locked=bool(wire.discussion_locked),
+        comments=wire.user_notes_count,
     )
 
 

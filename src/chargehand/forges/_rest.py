@@ -79,6 +79,25 @@ class RestClient:
             authority=setup.authority,
         )
         self._cache: OrderedDict[str, WebReply] = OrderedDict()
+        self._visit: dict[str, Any] | None = None  # `None` outside of visits: then nothing is kept
+
+    def start_visit(self) -> None:
+        """Answer each repeated read from memory from now on, until the next visit or change."""
+        self._visit = {}
+
+    def once(self, key: str, read: Callable[[], _T]) -> _T:
+        """Return what `read` returns, or what it has returned for `key` earlier in the visit."""
+        if self._visit is None:
+            return read()
+        if key not in self._visit:
+            self._visit[key] = read()
+        found: _T = self._visit[key]
+        return found
+
+    def forget(self) -> None:
+        """Forget what was read in this visit, since it may have changed."""
+        if self._visit is not None:
+            self._visit = {}
 
     def close(self) -> None:
         """Close all connections."""
@@ -131,6 +150,7 @@ class RestClient:
 
     def send_change(self, method: str, path: str, content: bytes, media: str) -> WebReply:
         """Send a change; repeat it only if the forge surely did not carry it out."""
+        self.forget()
         headers = {"content-type": media} if content else {}
         waited = 0.0
         for pause in (*_READ_PAUSES, None):
@@ -152,6 +172,9 @@ class RestClient:
 
     def get(self, address: str, *, fresh: bool = False) -> WebReply:
         """Return the answer of a read below the base, repeated after transient failures."""
+        return self._get(address, fresh=True) if fresh else self.once(address, lambda: self._get(address))
+
+    def _get(self, address: str, *, fresh: bool = False) -> WebReply:
         cached = None if fresh else self._cache.get(address)
         headers = {"if-none-match": cached.headers["etag"]} if cached else {}
         waited = 0.0

@@ -60,6 +60,7 @@ class WireRepository(Struct, frozen=True):
     default_branch: str | None = None
     archived: bool = False
     empty: bool = False
+    size: int = 0
     permissions: WireRights | None = None
     allow_merge_commit: bool | None = None
     allow_merge_commits: bool | None = None
@@ -84,6 +85,7 @@ class WireIssue(Struct, frozen=True):
     is_locked: bool = False
     pull_request: Any = None
     repository_url: str = ""
+    comments: int | None = None
 
 
 class WireComment(Struct, frozen=True):
@@ -135,6 +137,7 @@ class WireReview(Struct, frozen=True):
     commit_id: str | None = None
     submitted_at: datetime | None = None
     dismissed: bool = False
+    comments_count: int | None = None
 
 
 class WireHook(Struct, frozen=True):
@@ -199,6 +202,7 @@ def to_issue(wire: WireIssue, repository: str) -> ForgeIssue:
         labels=tuple(label.name for label in wire.labels or ()),
         assignees=tuple(user.login for user in wire.assignees or ()),
         locked=wire.locked or wire.is_locked,
+        comments=wire.comments,
     )
 
 

@@ -5,7 +5,7 @@ Every text that a forge returns was written by other people: it is data, and gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol
@@ -103,7 +103,10 @@ class ForgeRepository(Struct, frozen=True, kw_only=True):
 
 
 class ForgeIssue(Struct, frozen=True, kw_only=True):
-    """An issue; `repository` and `number` are its present ones, after a transfer as well."""
+    """An issue; `repository` and `number` are its present ones, after a transfer as well.
+
+    `comments` is their number, `None` if the forge does not say.
+    """
 
     repository: str
     number: int
@@ -116,6 +119,7 @@ class ForgeIssue(Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     assignees: tuple[str, ...] = ()
     locked: bool = False
+    comments: int | None = None
 
 
 class ForgeComment(Struct, frozen=True, kw_only=True):
@@ -153,7 +157,10 @@ class ForgeRequest(Struct, frozen=True, kw_only=True):
 
 
 class ForgeReview(Struct, frozen=True, kw_only=True):
-    """A review of a request at a commit; its line comments are in `review_comments`."""
+    """A review of a request at a commit; its line comments are in `review_comments`.
+
+    `commit` may be "" without any approval of the request, which alone needs it.
+    """
 
     id: int
     author: str
@@ -210,6 +217,13 @@ class Forge(Protocol):
 
     def close(self) -> None:
         """Close all connections."""
+        ...
+
+    def start_visit(self) -> None:
+        """Read afresh; from now on a repeated read may be answered from memory until the next visit or change.
+
+        Rights and branches are always read.
+        """
         ...
 
     def account(self) -> ForgeAccount:
@@ -313,8 +327,11 @@ class Forge(Protocol):
         """Return all comments on lines, by id."""
         ...
 
-    def reply(self, repository: str, number: int, comment: ReviewComment, body: str) -> None:
-        """Answer a comment on a line, in its thread."""
+    def reply(self, repository: str, number: int, answers: Mapping[str, str], text: str = "") -> None:
+        """Answer comments on lines, each in its thread: `answers` has the texts by thread.
+
+        `text` is added as a comment of the request, or as the text of the review that has the answers.
+        """
         ...
 
     def merge(self, repository: str, number: int, *, commit: str, method: MergeMethod) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -141,36 +141,40 @@ class GiteaForge:
         base = setup.api.rstrip("/") or f"{self.url}/api/v1"
         headers = {"authorization": f"token {setup.token}"} if setup.token else {}
         self._rest = RestClient(setup, base, headers, refine=_refine)
-        self._login = ""
-        self._not_administered: set[str] = set()
+        self._administered: dict[str, bool] = {}
 
     def close(self) -> None:
         """Close all connections."""
         self._rest.close()
 
+    def start_visit(self) -> None:
+        """Read afresh, and answer repeated reads of this visit from memory."""
+        self._rest.start_visit()
+
     def account(self) -> ForgeAccount:
         """Return the account of the token; Gitea does not say which scopes the token has."""
-        self._login = self._rest.read("/user", WireUser).login
-        return ForgeAccount(login=self._login)
+        return ForgeAccount(login=self._rest.read("/user", WireUser).login)
 
     def git_login(self) -> GitLogin | None:
         """Return the login for git."""
-        return self._setup.git_login("" if self._setup.git_key else self._login or self.account().login)
+        return self._setup.git_login("chargehand")  # a token alone says whose it is
 
     def repository(self, repository: str) -> ForgeRepository:
         """Return a repository."""
-        return to_repository(self._rest.read(_place(repository), WireRepository))
+        found = to_repository(self._rest.read(_place(repository), WireRepository))
+        self._administered[repository] = found.right == "admin"
+        return found
 
     def right(self, repository: str, login: str) -> Right:
         """Return the present right of a person."""
-        if repository in self._not_administered:
+        if not self._administered.get(repository, True):
             return self._right_of_assignable(repository, login)
         path = f"{_place(repository)}/collaborators/{segment(login)}/permission"
         try:
             found = self._rest.read(path, WirePermission, fresh=True).permission
         except ForgeError as error:
             if error.problem == "forbidden":  # only administrators of a repository may ask
-                self._not_administered.add(repository)
+                self._administered[repository] = False
                 return self._right_of_assignable(repository, login)
             if error.problem != "missing":
                 raise
@@ -318,6 +322,8 @@ class GiteaForge:
     ) -> ForgeRequest:
         """Change a request; Gitea keeps "draft" in the title."""
         path = f"{_place(repository)}/pulls/{number}"
+        if body is not None and title is None and draft is None and is_open is None and base is None:
+            return _request(self._rest.change("PATCH", path, {"body": body}, kind=WirePull))
         wire = self._rest.read(path, WirePull, fresh=True)
         is_draft = wire.draft if draft is None else draft
         plain = _plain_title(wire) if title is None else title
@@ -349,14 +355,17 @@ class GiteaForge:
         found: list[ReviewComment] = []
         for review in self._reviews(repository, number):
             path = f"{_place(repository)}/pulls/{number}/reviews/{review.id}/comments"
-            found += [_line(wire) for wire in self._rest.pages(path, GiteaLine)]
+            found += [_line(wire) for wire in self._rest.pages(path, GiteaLine)] if review.comments_count else []
         return sorted(found, key=lambda each: each.id)
 
-    def reply(self, repository: str, number: int, comment: ReviewComment, body: str) -> None:
-        """Answer a comment on a line: with another one on the same line."""
-        path, _, line = comment.thread.rpartition(":")
-        place = {"old_position": int(line[1:])} if line.startswith("-") else {"new_position": int(line)}
-        review = {"event": "COMMENT", "comments": [{"path": path, "body": body, **place}]}
+    def reply(self, repository: str, number: int, answers: Mapping[str, str], text: str = "") -> None:
+        """Answer comments on lines: with one review, which has a comment on each of those lines."""
+        comments = []
+        for thread, body in answers.items():
+            path, _, line = thread.rpartition(":")
+            place = {"old_position": int(line[1:])} if line.startswith("-") else {"new_position": int(line)}
+            comments.append({"path": path, "body": body, **place})
+        review = {"event": "COMMENT", "body": text, "comments": comments}
         self._rest.change("POST", f"{_place(repository)}/pulls/{number}/reviews", review)
 
     def merge(self, repository: str, number: int, *, commit: str, method: MergeMethod) -> None:

@@ -1,4 +1,4 @@
-"""GitHub and GitHub Enterprise, by the REST interface, and by GraphQL for drafts and resolved threads."""
+"""GitHub and GitHub Enterprise, by the REST interface, and by GraphQL for drafts and for the talk on requests."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from urllib.parse import quote
 
 import msgspec
 
-from chargehand.core.codec import decode_as
+from chargehand.core.codec import convert_to
 from chargehand.forges._github_wire import (
-    GithubLine,
+    DRAFT,
+    READY,
+    TALK,
     GithubRef,
     GithubRun,
     GithubRuns,
     GithubStatus,
     GithubStatuses,
-    GithubThreads,
+    GithubTalk,
     GraphAnswer,
+    reply_mutation,
 )
-from chargehand.forges._rest import RestClient, encode, repository_path, segment
+from chargehand.forges._rest import RestClient, repository_path, segment
 from chargehand.forges._wire import (
     WireComment,
     WireHook,
@@ -28,14 +31,11 @@ from chargehand.forges._wire import (
     WirePermission,
     WirePull,
     WireRepository,
-    WireReview,
     WireUser,
-    login_of,
     to_comment,
     to_issue,
     to_repository,
     to_request,
-    to_reviews,
 )
 from chargehand.forges.addresses import github_api, parse_issues_and_pulls
 from chargehand.forges.contract import (
@@ -60,7 +60,7 @@ from chargehand.forges.contract import (
 )
 from chargehand.network.http_client import WebReply
 
-_PAGE = 100
+_PAGE, _MOST_PAGES = 100, 1_000
 _VERSION = "2022-11-28"
 _SCOPES = ("repo",)
 _LONGEST_DESCRIPTION = 140
@@ -73,11 +73,6 @@ _HOOK_EVENTS = (
     *("push", "issues", "issue_comment", "pull_request", "pull_request_review", "pull_request_review_comment"),
     *("status", "check_run"),
 )
-_THREADS = """query($owner:String!,$name:String!,$number:Int!,$after:String){repository(owner:$owner,name:$name){
-pullRequest(number:$number){reviewThreads(first:100,after:$after){pageInfo{hasNextPage endCursor}
-nodes{isResolved comments(first:1){nodes{databaseId}}}}}}}"""
-_DRAFT = """mutation($id:ID!){convertPullRequestToDraft(input:{pullRequestId:$id}){pullRequest{isDraft}}}"""
-_READY = """mutation($id:ID!){markPullRequestReadyForReview(input:{pullRequestId:$id}){pullRequest{isDraft}}}"""
 
 
 class GithubForge:
@@ -102,6 +97,10 @@ class GithubForge:
         self._rest.close()
         self._graph.close()
 
+    def start_visit(self) -> None:
+        """Read afresh, and answer repeated reads of this visit from memory."""
+        self._rest.start_visit()
+
     def account(self) -> ForgeAccount:
         """Return the account of the token; fine-grained tokens do not say what they lack."""
         if self._setup.account is not None:
@@ -125,8 +124,8 @@ class GithubForge:
         found = to_repository(wire)
         if self._setup.account is not None:
             found = msgspec.structs.replace(found, right=self._own_right())
-        # GitHub names a default branch also for a repository without commits.
-        if wire.default_branch and self._commit(wire.full_name, wire.default_branch) is None:
+        # GitHub names a default branch also for a repository without commits, whose size is 0.
+        if not wire.size and wire.default_branch and self._commit(wire.full_name, wire.default_branch) is None:
             return msgspec.structs.replace(found, default_branch=None)
         return found
 
@@ -200,6 +199,8 @@ class GithubForge:
 
     def comments(self, repository: str, number: int, *, is_request: bool = False) -> Sequence[ForgeComment]:
         """Return all comments of an issue or request, by id."""
+        if is_request:
+            return self._talk(repository, number).to_comments()
         path = f"{_place(repository)}/issues/{number}/comments"
         found = self._rest.pages(path, WireComment, per_page=self._page)
         return sorted(map(to_comment, found), key=lambda each: each.id)
@@ -266,7 +267,7 @@ class GithubForge:
         else:
             wire = self._rest.read(path, WirePull, fresh=True)
         if draft is not None and draft != wire.draft:
-            self._ask_graph(_DRAFT if draft else _READY, {"id": wire.node_id}, is_change=True)
+            self._ask_graph(DRAFT if draft else READY, {"id": wire.node_id}, is_change=True)
             wire = msgspec.structs.replace(wire, draft=draft)
         return to_request(wire, mergeable=wire.mergeable)
 
@@ -279,21 +280,19 @@ class GithubForge:
 
     def reviews(self, repository: str, number: int) -> Sequence[ForgeReview]:
         """Return the submitted reviews, by id."""
-        path = f"{_place(repository)}/pulls/{number}/reviews"
-        return to_reviews(list(self._rest.pages(path, WireReview, per_page=self._page)))
+        return self._talk(repository, number).to_reviews()
 
     def review_comments(self, repository: str, number: int) -> Sequence[ReviewComment]:
         """Return all comments on lines, by id."""
-        path = f"{_place(repository)}/pulls/{number}/comments"
-        wires = list(self._rest.pages(path, GithubLine, per_page=self._page))
-        resolved = self._find_resolved(repository, number) if wires else set[int]()
-        found = [_line(wire, resolved) for wire in wires]
-        return sorted(found, key=lambda each: each.id)
+        return self._talk(repository, number).to_lines()
 
-    def reply(self, repository: str, number: int, comment: ReviewComment, body: str) -> None:
-        """Answer a comment on a line, in its thread."""
-        path = f"{_place(repository)}/pulls/{number}/comments/{segment(comment.thread)}/replies"
-        self._rest.change("POST", path, {"body": body})
+    def reply(self, repository: str, number: int, answers: Mapping[str, str], text: str = "") -> None:
+        """Answer comments on lines, each in its thread, with one request."""
+        threads = {f"t{place}": thread for place, thread in enumerate(answers)}
+        texts = {f"b{place}": text for place, text in enumerate(answers.values())}
+        self._ask_graph(reply_mutation(len(answers)), threads | texts, is_change=True)
+        if text:
+            self.add_comment(repository, number, text, is_request=True)
 
     def merge(self, repository: str, number: int, *, commit: str, method: MergeMethod) -> None:
         """Merge a request."""
@@ -380,26 +379,32 @@ class GithubForge:
             if error.problem != "missing":
                 raise
 
-    def _find_resolved(self, repository: str, number: int) -> set[int]:
-        """Return the first comments of the resolved threads, which only GraphQL knows."""
+    def _talk(self, repository: str, number: int) -> GithubTalk:
+        """Return all that people wrote on a request, which GraphQL has in one answer, with resolved threads."""
+        return self._rest.once(f"talk {repository} {number}", lambda: self._read_talk(repository, number))
+
+    def _read_talk(self, repository: str, number: int) -> GithubTalk:
         owner, _, name = repository.partition("/")
-        found, after, is_last = set[int](), None, False
-        while not is_last:
-            variables = {"owner": owner, "name": name, "number": number, "after": after}
-            data = self._ask_graph(_THREADS, variables)
+        variables: dict[str, object] = {"owner": owner, "name": name, "number": number, "page": self._page}
+        found: GithubTalk | None = None
+        for _ in range(_MOST_PAGES):
+            data = self._ask_graph(TALK, variables)
             try:
-                threads = decode_as(encode(data["repository"]["pullRequest"]["reviewThreads"]), GithubThreads)
-                for thread in threads.nodes:
-                    if thread.is_resolved:
-                        found |= {comment["databaseId"] for comment in thread.comments["nodes"]}
-            except (KeyError, TypeError, msgspec.MsgspecError) as error:
-                raise ForgeError("broken", "GitHub's answer about threads cannot be read") from error
-            after, is_last = threads.page_info.end_cursor, not threads.page_info.has_next_page
-        return found
+                page = convert_to(data["repository"]["pullRequest"], GithubTalk, strict=False)
+            except (KeyError, TypeError, msgspec.ValidationError) as error:
+                raise ForgeError("broken", "GitHub's answer about a request cannot be read") from error
+            found = page if found is None else found.followed_by(page)
+            if not any(each.has_next_page for each in page.pages().values()):
+                return found
+            # A list that has ended has nothing after its last position.
+            variables |= {each: at.end_cursor for each, at in page.pages().items() if at.end_cursor}
+        raise ForgeError("broken", f"the talk on a request has more than {_MOST_PAGES} pages")
 
     def _ask_graph(self, query: str, variables: Mapping[str, object], *, is_change: bool = False) -> Any:
         body = {"query": query, "variables": variables}
         answer: GraphAnswer = self._graph.change("POST", "/graphql", body, kind=GraphAnswer)
+        if is_change:
+            self._rest.forget()
         if not answer.errors:
             return answer.data
         problems: dict[str, ForgeProblem] = {
@@ -410,25 +415,14 @@ class GithubForge:
         }
         first = answer.errors[0]
         problem = problems.get(first.type, "refused" if is_change else "broken")
-        raise ForgeError(problem, f"GitHub's GraphQL: {self._graph.clean(first.message)}")
+        # One of several acts may be done.
+        raise ForgeError(
+            problem, f"GitHub's GraphQL: {self._graph.clean(first.message)}", may_have_acted=is_change
+        )
 
 
 def _place(repository: str) -> str:
     return f"/repos/{repository_path(repository)}"
-
-
-def _line(wire: GithubLine, resolved: set[int]) -> ReviewComment:
-    first = wire.in_reply_to_id or wire.id
-    return ReviewComment(
-        id=wire.id,
-        thread=str(first),
-        author=login_of(wire.user),
-        body=wire.body or "",
-        path=wire.path,
-        line=wire.line if wire.side == "RIGHT" else None,
-        created=wire.created_at,
-        resolved=first in resolved,
-    )
 
 
 def _status(wire: GithubStatus) -> CommitStatus:

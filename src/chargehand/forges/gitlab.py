@@ -88,7 +88,7 @@ class GitlabForge:
     def __init__(self, setup: ForgeSetup, *, page: int = _PAGE) -> None:
         self.url = setup.url.rstrip("/")
         self._setup, self._page = setup, page
-        self._ids: dict[str, int] = {}  # of people whose right was asked
+        self._ids: dict[str, int] = {}  # of people who wrote something
         headers = {"authorization": f"Bearer {setup.token}"} if setup.token else {}
         base = setup.api.rstrip("/") or f"{self.url}/api/v4"
         self._rest = RestClient(setup, base, headers, refine=_refine)
@@ -96,6 +96,10 @@ class GitlabForge:
     def close(self) -> None:
         """Close all connections."""
         self._rest.close()
+
+    def start_visit(self) -> None:
+        """Read afresh, and answer repeated reads of this visit from memory."""
+        self._rest.start_visit()
 
     def account(self) -> ForgeAccount:
         """Return the account of the token."""
@@ -137,7 +141,8 @@ class GitlabForge:
         right = None if known is None else self._member_right(place, known, login)
         if right is None:
             number = self._user_id(login)
-            right = None if number is None else self._member_right(place, number, login)
+            # A person without an account, or the account that was just found not to be a member.
+            right = None if number in (None, known) else self._member_right(place, number, login)
         if right is None:
             self._rest.read(place, GitlabProject)  # raises if the repository is missing, not the person
         return right or "none"
@@ -170,11 +175,14 @@ class GitlabForge:
                 return
         for wire in self._rest.pages(f"{_place(repository)}/issues", GitlabIssue, **query):
             if not label or label in wire.labels:
+                self._know(wire.author)
                 yield to_issue(wire, repository)
 
     def issue(self, repository: str, number: int) -> ForgeIssue:
         """Return an issue."""
-        return to_issue(self._rest.read(_item(repository, number), GitlabIssue), repository)
+        wire = self._rest.read(_item(repository, number), GitlabIssue)
+        self._know(wire.author)
+        return to_issue(wire, repository)
 
     def change_issue(
         self,
@@ -213,10 +221,29 @@ class GitlabForge:
 
     def comments(self, repository: str, number: int, *, is_request: bool = False) -> Sequence[ForgeComment]:
         """Return all comments of an issue or request, by id; without GitLab's own notes and those on lines."""
-        path = f"{_item(repository, number, is_request)}/notes"
-        notes = self._rest.pages(path, GitlabNote, sort="asc", order_by="created_at", per_page=self._page)
+        if is_request:
+            notes = [note for _, note in self._talk(repository, number)]
+        else:
+            query = {"sort": "asc", "order_by": "created_at", "per_page": self._page}
+            notes = list(self._rest.pages(f"{_item(repository, number)}/notes", GitlabNote, **query))
+        for note in notes:
+            self._know(note.author)
         found = [to_comment(note) for note in notes if not note.system and note.type != "DiffNote"]
         return sorted(found, key=lambda each: each.id)
+
+    def _talk(self, repository: str, number: int) -> list[tuple[str, GitlabNote]]:
+        """Return all notes of a request with their threads: comments, those on lines, and GitLab's own."""
+        path = f"{_item(repository, number, True)}/discussions"
+        threads = self._rest.pages(path, GitlabDiscussion, per_page=self._page)
+        found = [(thread.id, note) for thread in threads for note in thread.notes]
+        for _, note in found:
+            self._know(note.author)
+        return found
+
+    def _know(self, user: GitlabUser | None) -> None:
+        """Keep the number of an account, by which its right is read; the name is compared then."""
+        if user is not None and user.id:
+            self._ids[user.username] = user.id
 
     def add_comment(self, repository: str, number: int, body: str, *, is_request: bool = False) -> ForgeComment:
         """Add a comment."""
@@ -287,10 +314,13 @@ class GitlabForge:
     ) -> ForgeRequest:
         """Change a request; GitLab keeps "draft" in the title."""
         path = _item(repository, number, True)
+        if body is not None and title is None and draft is None and is_open is None and base is None:
+            change: dict[str, object] = {"description": body}
+            return _request(self._change(repository, "PUT", path, change, kind=GitlabMerge), repository)
         wire = self._rest.read(path, GitlabMerge, fresh=True)
         is_draft = wire.draft if draft is None else draft
         plain = _plain_title(wire) if title is None else title
-        change: dict[str, object] = {}
+        change = {}
         if title is not None or is_draft != wire.draft:
             change["title"] = f"Draft: {plain}" if is_draft else plain
         if body is not None:
@@ -316,16 +346,13 @@ class GitlabForge:
     def reviews(self, repository: str, number: int) -> Sequence[ForgeReview]:
         """Return the reviews, by the id of GitLab's note; an approval that was withdrawn is `dismissed`."""
         path = _item(repository, number, True)
-        written = self._rest.pages(f"{path}/notes", GitlabNote, per_page=self._page)
-        notes = [note for note in written if note.system and note.body in _REVIEWS]
-        if not notes:
-            return []
-        approvals = self._rest.read(f"{path}/approvals", GitlabApprovals, fresh=True)
-        approving = {each.user.username for each in approvals.approved_by}
-        versions = sorted(
-            self._rest.pages(f"{path}/versions", GitlabVersion, per_page=self._page),
-            key=lambda version: version.created_at,
-        )
+        notes = [note for _, note in self._talk(repository, number) if note.system and note.body in _REVIEWS]
+        approving, versions = set[str](), list[GitlabVersion]()
+        if any(_REVIEWS[note.body] == "approved" for note in notes):
+            approvals = self._rest.read(f"{path}/approvals", GitlabApprovals, fresh=True)
+            approving = {each.user.username for each in approvals.approved_by}
+            read = self._rest.pages(f"{path}/versions", GitlabVersion, per_page=self._page)
+            versions = sorted(read, key=lambda version: version.created_at)
         found = []
         for note in sorted(notes, key=lambda each: each.id):
             state, author = _REVIEWS[note.body], login_of(note.author)
@@ -344,19 +371,17 @@ class GitlabForge:
 
     def review_comments(self, repository: str, number: int) -> Sequence[ReviewComment]:
         """Return all comments on lines, by id."""
-        path = f"{_item(repository, number, True)}/discussions"
-        found = [
-            to_line(note, thread.id)
-            for thread in self._rest.pages(path, GitlabDiscussion, per_page=self._page)
-            for note in thread.notes
-            if note.type == "DiffNote"
-        ]
+        talk = self._talk(repository, number)
+        found = [to_line(note, thread) for thread, note in talk if note.type == "DiffNote"]
         return sorted(found, key=lambda each: each.id)
 
-    def reply(self, repository: str, number: int, comment: ReviewComment, body: str) -> None:
-        """Answer a comment on a line, in its thread."""
-        path = f"{_item(repository, number, True)}/discussions/{segment(comment.thread)}/notes"
-        self._change(repository, "POST", path, {"body": body})
+    def reply(self, repository: str, number: int, answers: Mapping[str, str], text: str = "") -> None:
+        """Answer comments on lines, each in its thread."""
+        for thread, body in answers.items():
+            path = f"{_item(repository, number, True)}/discussions/{segment(thread)}/notes"
+            self._change(repository, "POST", path, {"body": body})
+        if text:
+            self.add_comment(repository, number, text, is_request=True)
 
     def merge(self, repository: str, number: int, *, commit: str, method: MergeMethod) -> None:
         """Merge a request; the project's settings choose between a merge commit and a fast-forward."""

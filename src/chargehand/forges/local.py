@@ -55,6 +55,9 @@ class LocalForge:
     def close(self) -> None:
         """Do nothing: there is no connection."""
 
+    def start_visit(self) -> None:
+        """Do nothing: every read is a read of files."""
+
     def account(self) -> ForgeAccount:
         """Return the acting person: the token, or the first person with the right `admin`."""
         login = self._acting()
@@ -304,12 +307,19 @@ class LocalForge:
         self._require_request(repository, number)
         return self.directory.read_all(repository, f"lines/{number}", ReviewComment)
 
-    def reply(self, repository: str, number: int, comment: ReviewComment, body: str) -> None:
-        """Answer a comment on a line, in its thread."""
+    def reply(self, repository: str, number: int, answers: Mapping[str, str], text: str = "") -> None:
+        """Answer comments on lines, each in its thread."""
         with self._change(repository, "read"):
             item = self._require_request(repository, number)
-            self._save_line(repository, number, body, path=comment.path, line=comment.line, thread=comment.thread)
+            known = {each.thread: each for each in self.review_comments(repository, number)}
+            if unknown := answers.keys() - known.keys():
+                raise ForgeError("missing", f"request {number} of {repository} has no thread {min(unknown)}")
+            for thread, body in answers.items():
+                at = known[thread]
+                self._save_line(repository, number, body, path=at.path, line=at.line, thread=thread)
             self._save(repository, msgspec.structs.replace(item, updated=now()))
+        if text:
+            self.add_comment(repository, number, text, is_request=True)
 
     def merge(self, repository: str, number: int, *, commit: str, method: MergeMethod) -> None:
         """Merge a request and close the issues that its text names."""

@@ -106,6 +106,7 @@ class LocalDirectory:
         if found is not None and found.moved_to:
             raise ForgeError("moved", f"{repository} was renamed", hint=f"use {found.moved_to}")
         if not self.git_directory(repository).is_dir():
+            self._require_root()  # the whole forge may be away
             raise ForgeError("missing", f"there is no repository {repository}", hint="check the name")
         return found or LocalSettings(rights={repository.partition("/")[0]: "admin"})
 

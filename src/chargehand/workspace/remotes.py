@@ -22,6 +22,7 @@ from chargehand.workspace.repository import Repository
 from chargehand.workspace.tree.history import read_ref
 
 REMOTES = "refs/chargehand/remotes/"
+SEEN = "refs/chargehand/seen/"
 PROTOCOLS = frozenset({"file", "https", "ssh", "http", "git"})
 """Protocols that may be configured. Helpers such as `ext::` run a program of the address and are excluded."""
 _HELPER = re.compile(r"([A-Za-z0-9][A-Za-z0-9+.-]*)::")
@@ -190,8 +191,8 @@ def push_command(
     branch: str,
     *,
     commit: str | None,
-    old: str | None,
-    force: bool,
+    old: str | None = None,
+    force: bool = False,
     login: RemoteLogin | None = None,
 ) -> HostCommand:
     """Return the command that sets a branch of a remote to `commit`, or removes it if `commit` is `None`.
@@ -206,11 +207,17 @@ def push_command(
     return _command(depot.git, remote, *words, "--", remote.url, f"{commit or ''}:{ref}", login=login)
 
 
-def update_command(clone: Repository, remote: Remote, branch: str, login: RemoteLogin | None) -> HostCommand:
-    """Return the command that sets a branch of a bare clone of ours to that of a remote, wherever it is there."""
+def update_command(
+    clone: Repository, remote: Remote, branch: str, login: RemoteLogin | None, *, seen: str = ""
+) -> HostCommand:
+    """Return the command that sets a branch of a bare clone of ours to that of a remote, wherever it is there.
+
+    With `seen`, the branches of the remote with that prefix are kept below `SEEN`, also once they are deleted.
+    """
     ref = f"refs/heads/{branch}"
+    others = (f"+refs/heads/{seen}*:{SEEN}{seen}*",) if seen else ()
     words = ("fetch", "--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--no-recurse-submodules")
-    return _command(clone.git, remote, *words, "--", remote.url, f"+{ref}:{ref}", login=login)
+    return _command(clone.git, remote, *words, "--", remote.url, f"+{ref}:{ref}", *others, login=login)
 
 
 def delete_command(

@@ -68,6 +68,7 @@ class ForgeAccounts:
         entry = self.entry(name)
         try:
             with self._open_known(entry, repository) as forge:
+                forge.start_visit()
                 yield forge
         except ForgeError as error:
             if error.problem == "denied":
@@ -107,7 +108,7 @@ class ForgeAccounts:
                 return self.entry(account), IssueAddress(repository, int(number))
         entries = sorted(self.entries().values(), key=lambda each: -len(each.url))
         for entry in entries:
-            if address.startswith(f"{entry.url}/") and (found := entry.kind.parse(address[len(entry.url) :])):
+            if found := entry.find(address):
                 return entry, found
         known = ", ".join(each.url for each in entries) or "none"
         raise UsageError(
@@ -153,7 +154,8 @@ def require_writable(repository: ForgeRepository) -> str:
         raise ForgeError(
             "forbidden",
             f"the account may only {repository.right or 'read'} {repository.name}",
-            hint="give it write right there: it pushes a branch and opens a request",
+            hint="give it write right there, for its branch and its request; or run `chargehand run TEXT`"
+            " in a checkout of your fork, push the branch, and open the request by hand",
         )
     if repository.default_branch is None:
         raise ForgeError("refused", f"{repository.name} has no commit", hint="push a first commit")

@@ -11,12 +11,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from chargehand.core.records import IssueLink
 from chargehand.core.redaction import Redactor
 from chargehand.core.text import printable
 from chargehand.forges.contract import Forge, ForgeError, ForgeProblem, ForgeRepository
 from chargehand.network.addresses import is_loopback
 from chargehand.workspace.depot import Depot
 from chargehand.workspace.remotes import (
+    SEEN,
     HostCommand,
     Remote,
     RemoteLogin,
@@ -41,6 +43,7 @@ _FORBIDDEN = (
 _REFUSED = ("protected", "non-fast-forward", "fetch first", "hook declined", "stale info", "[remote rejected]")
 _TELLING = ("fatal:", "error:", "remote:", "!", "Host key", "Gitea:", "ERROR:")
 _UNKNOWN_HOST = "compare the host's key with the published one, then add it to the file of git_known_hosts"
+_RULED = "change that rule at the forge for the branches of requests, or their names with requests.branch"
 _REFUSED_KEY = "add the public key of git_key to the repository at the forge, with write access"
 _SIGNS: tuple[tuple[ForgeProblem, tuple[str, ...]], ...] = (
     ("refused", _REFUSED),
@@ -57,8 +60,22 @@ def clone_path(home: Path, account: str, name: str) -> Path:
     return home / "forges" / account / f"{name}.git"
 
 
-def update_clone(home: Path, account: str, forge: Forge, repository: ForgeRepository, branch: str) -> Path:
-    """Return the bare clone of a repository, with `branch` as it is at the forge now. Raises `ForgeError`."""
+def linked_repository(link: IssueLink) -> ForgeRepository | None:
+    """Return the repository of a mission with the addresses for git as they were recorded, `None` without them."""
+    if not link.clone_url:
+        return None
+    return ForgeRepository(
+        name=link.repository, url="", clone_url=link.clone_url, ssh_url=link.ssh_url, default_branch=link.target
+    )
+
+
+def update_clone(
+    home: Path, account: str, forge: Forge, repository: ForgeRepository, branch: str, *, seen: str = ""
+) -> Path:
+    """Return the bare clone of a repository, with `branch` as it is at the forge now. Raises `ForgeError`.
+
+    It also keeps the names of the branches that begin with `seen`, for `seen_branches`.
+    """
     # The first command of a new state directory may be one of forges: keep its files private.
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = clone_path(home, account, repository.name)
@@ -76,22 +93,29 @@ def update_clone(home: Path, account: str, forge: Forge, repository: ForgeReposi
     clone = _clone(place, branch)
     login = _login(forge)
     remote = _remote(repository, login)
-    _run(update_command(clone, remote, branch, login), login, f"fetch {branch} of {repository.name}")
+    command = update_command(clone, remote, branch, login, seen=seen)
+    _run(command, login, f"fetch {branch} of {repository.name}")
     return place
+
+
+def seen_branches(clone: Path, prefix: str) -> set[str]:
+    """Return the branches with a prefix that were at the forge at some `update_clone` with that prefix."""
+    words = ["git", f"--git-dir={clone}", "for-each-ref", "--format=%(refname)", f"{SEEN}{prefix}*"]
+    listed = subprocess.run(words, check=True, capture_output=True, text=True, cwd="/").stdout
+    return {each.removeprefix(SEEN) for each in listed.splitlines()}
 
 
 def _clone(place: Path, branch: str) -> Repository:
     return Repository(path=place, git_dir=place, common_dir=place, bare=True, branch=branch)
 
 
-def push_branch(
-    depot: Depot, forge: Forge, repository: ForgeRepository, branch: str, *, commit: str, old: str | None
-) -> None:
-    """Push a commit to a branch that is at `old`, or is new; only as a fast-forward. Raises `ForgeError`."""
+def push_branch(depot: Depot, forge: Forge, repository: ForgeRepository, branch: str, *, commit: str) -> bool:
+    """Push a commit to a branch, only as a fast-forward; return whether that moved it. Raises `ForgeError`."""
     login = _login(forge)
     remote = _remote(repository, login)
-    command = push_command(depot, remote, branch, commit=commit, old=old, force=False, login=login)
-    _run(command, login, f"push {branch} to {repository.name}")
+    command = push_command(depot, remote, branch, commit=commit, login=login)
+    said = _run(command, login, f"push {branch} to {repository.name}")
+    return not any(line.startswith("=") for line in said.splitlines())
 
 
 def delete_branch(clone: Path, forge: Forge, repository: ForgeRepository, branch: str, *, commit: str) -> None:
@@ -123,7 +147,7 @@ def _login(forge: Forge) -> RemoteLogin | None:
     return RemoteLogin("", "", key=str(login.key.file), known_hosts=str(known) if known else "")
 
 
-def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
+def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> str:
     try:
         done = command.run(seconds=_SECONDS)
     except subprocess.TimeoutExpired:
@@ -140,6 +164,8 @@ def _run(command: HostCommand, login: RemoteLogin | None, what: str) -> None:
         lines = [each for each in telling if not each.endswith(":")]
         reason = "; ".join(lines[:3]) or f"git ended with {done.returncode}"
         problems = (problem for problem, signs in _SIGNS if any(sign in lower for sign in signs))
-        hint = _REFUSED_KEY if "permission denied (" in lower else ""
+        hint = _RULED if "[remote rejected]" in lower or "protected branch" in lower else ""
+        hint = _REFUSED_KEY if "permission denied (" in lower else hint
         hint = _UNKNOWN_HOST if "host key verification failed" in lower else hint
         raise ForgeError(next(problems, "refused"), f"cannot {what}: {reason}", hint=hint)
+    return done.stdout.decode(errors="replace")

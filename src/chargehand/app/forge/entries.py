@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from chargehand.core.config import ForgeConfig
-from chargehand.forges.contract import ForgeKind
+from chargehand.forges.contract import ForgeKind, IssueAddress
 from chargehand.forges.grants import token_name
 
 
@@ -20,6 +20,10 @@ class ForgeEntry(Struct, frozen=True, kw_only=True):
     def url(self) -> str:
         """The address of its pages, without a slash at its end."""
         return (self.config.url or self.kind.url).rstrip("/")
+
+    def find(self, page: str) -> IssueAddress | None:
+        """Return the issue or request of a page, `None` for another page."""
+        return self.kind.parse(page[len(self.url) :]) if page.startswith(f"{self.url}/") else None
 
     @property
     def token(self) -> str:

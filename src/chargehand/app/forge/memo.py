@@ -23,7 +23,7 @@ _MOST_DELIVERIES = 2_000
 class Story(Struct, frozen=True, kw_only=True):
     """An issue that is worked on by `mission`, the newest of its rounds; `request` is its request, 0 before.
 
-    `login` is the account that claimed it.
+    `login` is the account that claimed it, `begun` the commit whose delivery was begun last.
     """
 
     mission: str
@@ -32,6 +32,7 @@ class Story(Struct, frozen=True, kw_only=True):
     number: int
     request: int = 0
     login: str = ""
+    begun: str = ""
 
     @property
     def key(self) -> str:
@@ -43,8 +44,8 @@ class ForgeMemo(Struct, frozen=True, kw_only=True):
     """The open stories by key; `looked` has, by account and repository, the latest update seen of an issue.
 
     That is a time (ISO 8601, UTC). `deliveries` are the ids of the last webhooks: a replayed one is refused.
-    `hints` are the repositories that webhooks named since the last look, as ACCOUNT:OWNER/NAME; `hooks` has
-    the addresses of webhooks that were set up, by the same names.
+    `hints` are the repositories that webhooks named since the last look, as ACCOUNT:OWNER/NAME, with "!" if only
+    requests are concerned; `hooks` has the addresses of webhooks that were set up, by the names without it.
     """
 
     stories: dict[str, Story] = {}
@@ -91,6 +92,21 @@ class ForgeMemos:
             )
 
         self.change(without)
+
+    def begin_delivery(self, mission: str, commit: str) -> bool:
+        """Note that a delivery begins; return whether the commit was certainly never delivered before."""
+        is_first = False
+
+        def begun(memo: ForgeMemo) -> ForgeMemo:
+            nonlocal is_first
+            story = next((each for each in memo.stories.values() if each.mission == mission), None)
+            is_first = story is not None and story.begun != commit
+            if story is None or not is_first:
+                return memo
+            return replace(memo, stories={**memo.stories, story.key: replace(story, begun=commit)})
+
+        self.change(begun)
+        return is_first
 
     def put_hook(self, repository: str, address: str) -> None:
         """Note the address of a webhook; `repository` is ACCOUNT:OWNER/NAME."""

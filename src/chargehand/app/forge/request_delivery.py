@@ -1,20 +1,29 @@
 """Delivery of a promoted commit to a forge: push the branch, open or update the request, answer remarks.
 
-Each act is looked for before it is done, so that a lost reply or a killed worker makes nothing twice.
+Each act is looked for before it is done, so that a lost reply or a killed worker makes nothing twice. The first
+try has nothing to look for if its push moved the branch: nothing of the commit was at the forge before.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.claims import WriteRights, find_claim
-from chargehand.app.forge.clones import clone_path, push_branch
+from chargehand.app.forge.clones import clone_path, linked_repository, push_branch
+from chargehand.app.forge.memo import ForgeMemos
 from chargehand.app.forge.settings import apply_settings, read_template, request_text
 from chargehand.app.forge.stack import StackPart, lower_parts, opened_parts, order_lines, part_body, part_title
-from chargehand.app.forge.texts import mark, remark_reply, remarks_comment, request_body, request_title
+from chargehand.app.forge.texts import (
+    answered_remarks,
+    remark_reply,
+    remarks_comment,
+    request_body,
+    request_title,
+)
 from chargehand.core.events import read_payload
 from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink
@@ -30,6 +39,8 @@ from chargehand.workspace.errors import Fault
 
 STATUS = "chargehand"
 _MOST_ROUNDS = 50
+# More characters of reports and provenance are attached as files, if the forge has attachments.
+_LONGEST_EVIDENCE = 40_000
 
 
 class RequestDelivery:
@@ -41,22 +52,22 @@ class RequestDelivery:
     def deliver(self, link: IssueLink, commit: str) -> str:
         """Deliver a commit and return the address of its request. Raises `ForgeError`, `ChargehandError`."""
         accounts = ForgeAccounts(self._reader)
+        # Before any act, so that the acts of a killed worker are looked for.
+        is_first = ForgeMemos(self._reader.store.followers).begin_delivery(self._journal.mission, commit)
+        is_first = is_first and not self._journal.state.deliveries  # an earlier commit has the request
         with accounts.open(link.account, link.repository) as forge:
-            repository = forge.repository(link.repository)
-            if repository.archived:
-                raise ForgeError(
-                    "refused", f"{repository.name} is archived", hint="unarchive it, then promote again"
-                )
+            linked = linked_repository(link) if link.request else None
+            repository = linked or _require_active(forge.repository(link.repository))
             self._check_claim(forge, link)
             parts = lower_parts(self._reader, self._journal.state, link, commit)
             base = self._deliver_parts(forge, repository, link, parts)
-            self._push(forge, repository, link, link.branch, commit)
+            is_new = self._push(forge, repository, link, link.branch, commit) and is_first
             self._fault("request_pushed")
-            request = self._open(forge, link, commit, base, parts)
+            request = self._open(forge, link, commit, base, parts, is_new=is_new)
             self._fault("request_opened")
             forge.set_status(link.repository, commit, self._status(request.url))
             apply_settings(forge, link, request.number, accounts.entry(link.account).config)
-            answer_remarks(forge, link, request.number, commit)
+            answer_remarks(forge, link, request.number, commit, is_new=is_new)
             return request.url
 
     def _deliver_parts(
@@ -117,37 +128,37 @@ class RequestDelivery:
                 hint="discard this mission; its result stays in its checkpoints",
             )
 
-    def _push(self, forge: Forge, repository: ForgeRepository, link: IssueLink, branch: str, commit: str) -> None:
-        depot, refused = self._services.depot, None
-        if not link.request:  # it is new, unless an earlier try was lost
-            try:
-                push_branch(depot, forge, repository, branch, commit=commit, old=None)
-                return
-            except ForgeError as error:
-                if error.problem != "refused":
-                    raise
-                refused = error
-        there = forge.branch(link.repository, branch)
-        if there == commit:
-            return
-        if there is None and refused is not None:
-            raise refused
-        if there is not None and not depot.contains(commit, there):
+    def _push(self, forge: Forge, repository: ForgeRepository, link: IssueLink, branch: str, commit: str) -> bool:
+        """Push a commit as a fast-forward; return whether that moved the branch."""
+        depot = self._services.depot
+        try:
+            return push_branch(depot, forge, repository, branch, commit=commit)
+        except ForgeError as error:
+            if error.is_transient:
+                raise
+            _require_active(forge.repository(link.repository))  # raises if it moved, too
+            there = forge.branch(link.repository, branch)
+            if there == commit:
+                return False
+            if there is None or depot.contains(commit, there):
+                raise
             raise ForgeError(
                 "refused",
                 f"the branch {branch} of {link.repository} has commits that this result does not contain",
                 hint="merge or remove them, then promote again; nothing was overwritten",
-            )
-        push_branch(depot, forge, repository, branch, commit=commit, old=there)
+            ) from error
 
     def _open(
-        self, forge: Forge, link: IssueLink, commit: str, base: str, parts: Sequence[StackPart]
+        self, forge: Forge, link: IssueLink, commit: str, base: str, parts: Sequence[StackPart], *, is_new: bool
     ) -> ForgeRequest:
         """Return the request of the branch, opened or updated; a merged one is left as it is."""
+        known: list[ForgeRequest] = []
         if link.request:
-            known: Sequence[ForgeRequest] = (forge.request(link.repository, link.request),)
-        else:
-            known = forge.find_requests(link.repository, link.branch)
+            known = [forge.request(link.repository, link.request)]
+        elif not is_new:
+            found = forge.find_requests(link.repository, link.branch)
+            # An earlier branch may have had the same name.
+            known = [each for each in found if each.is_open or self._is_own(each.head_commit, commit)]
         request = next((each for each in known if each.is_open), None)
         if request is None and known and known[0].merged is not None:
             return known[0]
@@ -157,7 +168,13 @@ class RequestDelivery:
         text = "\n\n".join(filter(None, (order, self._describe(forge, link, commit, request))))
         if request is None:
             new = NewRequest(title=request_title(link), body=text, head=link.branch, base=base, draft=draft)
-            request = forge.open_request(link.repository, new)
+            try:
+                request = forge.open_request(link.repository, new)
+            except ForgeError as error:
+                if error.problem != "refused" or not is_new:
+                    raise
+                # Another person may have opened it meanwhile.
+                return self._open(forge, link, commit, base, parts, is_new=False)
         elif request.body != text or request.draft != draft:
             request = forge.change_request(
                 link.repository,
@@ -170,6 +187,11 @@ class RequestDelivery:
             raise ForgeError("broken", f"the branch {link.branch} was moved while its request was opened")
         return request
 
+    def _is_own(self, head: str, commit: str) -> bool:
+        """Return whether a head is a commit of this mission: in the history of its result, not of its base."""
+        depot, base = self._services.depot, self._journal.state.base
+        return depot.contains(commit, head) and not (base is not None and depot.contains(base.commit, head))
+
     def _describe(self, forge: Forge, link: IssueLink, commit: str, request: ForgeRequest | None) -> str:
         reports = [(report, render_report(report)) for report in self._reports(link)]
         provenance = self._services.depot.provenance(commit) or ""
@@ -179,7 +201,8 @@ class RequestDelivery:
         }
         before = "" if request is None else request.body
         attached = []
-        for name, content in files.items():
+        is_long = len(provenance) + sum(len(text) for _, text in reports) > _LONGEST_EVIDENCE
+        for name, content in files.items() if is_long else ():
             known = [line.removeprefix("- ") for line in before.splitlines() if line.startswith(f"- {name}: ")]
             if not known and content:
                 url = self._attach(forge, link, name, content.encode())
@@ -224,24 +247,40 @@ class RequestDelivery:
         return found
 
 
-def answer_remarks(forge: Forge, link: IssueLink, number: int, commit: str) -> None:
-    """Answer the remarks that a round worked on: those on lines in their threads, the others with one comment."""
-    for place in (*link.stack, number):
-        prefix = remark_prefix(place, number)
-        wanted = [key for key in link.remarks if key.startswith(f"line/{prefix}")] if link.remarks else []
-        lines = forge.review_comments(link.repository, place) if wanted else ()
-        said = "\n".join(each.body for each in lines)
-        for line in lines:
-            key = f"line/{prefix}{line.id}"
-            if key in wanted and mark("reply", key) not in said:
-                forge.reply(link.repository, place, line, remark_reply(commit, key))
+def _require_active(repository: ForgeRepository) -> ForgeRepository:
+    if repository.archived:
+        raise ForgeError("refused", f"{repository.name} is archived", hint="unarchive it, then promote again")
+    return repository
+
+
+def answer_remarks(forge: Forge, link: IssueLink, number: int, commit: str, *, is_new: bool) -> None:
+    """Answer the remarks that a round worked on: those on lines in their threads, the others with one text.
+
+    `is_new`: nothing of the round was at the forge before, so that no answer has to be looked for.
+    """
     others = tuple(key for key in link.remarks if not key.startswith("line/"))
-    if others:
-        text = remarks_comment(commit, others)
-        if not any(
-            mark("reply", " ".join(others)) in each.body
-            for each in forge.comments(link.repository, number, is_request=True)
-        ):
+    if others and not is_new:
+        written = [each.body for each in forge.comments(link.repository, number, is_request=True)]
+        written += [each.body for each in forge.reviews(link.repository, number)]
+        said = answered_remarks("\n".join(written))
+        others = tuple(key for key in others if key not in said)
+    for place in (*link.stack, number):
+        line = re.compile(f"line/{re.escape(remark_prefix(place, number))}[0-9]+")
+        wanted = [key for key in link.remarks if line.fullmatch(key)]
+        threads, done = link.threads, set[str]()
+        if wanted and not (is_new and threads.keys() >= set(wanted)):
+            lines = forge.review_comments(link.repository, place)
+            threads = {f"line/{remark_prefix(place, number)}{each.id}": each.thread for each in lines}
+            done = answered_remarks("\n".join(each.body for each in lines))
+        answers: dict[str, list[str]] = {}
+        for key in wanted:
+            if key in threads and key not in done:
+                answers.setdefault(threads[key], []).append(key)
+        text = remarks_comment(commit, others) if others and place == number else ""
+        if answers:
+            texts = {thread: remark_reply(commit, keys) for thread, keys in answers.items()}
+            forge.reply(link.repository, place, texts, text)
+        elif text:
             forge.add_comment(link.repository, number, text, is_request=True)
 
 

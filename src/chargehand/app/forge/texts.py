@@ -56,6 +56,7 @@ class Remark(Struct, frozen=True, kw_only=True):
     author: str
     text: str
     place: str = ""
+    thread: str = ""
 
 
 def is_ours(body: str) -> bool:
@@ -72,6 +73,11 @@ def read_command(body: str) -> IssueCommand | None:
 def mark(kind: str, key: str) -> str:
     """Return the mark of a comment of ours, by which it is found again."""
     return f"<!-- chargehand:{kind} {key} -->"
+
+
+def answered_remarks(text: str) -> set[str]:
+    """Return the keys of the remarks that texts of ours answer."""
+    return {key for part in text.split("<!-- chargehand:reply ")[1:] for key in part.split(" -->")[0].split()}
 
 
 def visible(text: str) -> str:
@@ -316,9 +322,9 @@ def _cost(reports: Sequence[MissionReport]) -> str:
     return f"{sum(costs):.2f} USD" + ("" if is_known else " and unknown costs")
 
 
-def remark_reply(commit: str, key: str) -> str:
-    """Return the answer to a remark whose round was promoted as a commit."""
-    return f"Worked on in {commit[:12]}.\n\n{mark('reply', key)}"
+def remark_reply(commit: str, remarks: Sequence[str]) -> str:
+    """Return the answer to the remarks of one thread whose round was promoted as a commit."""
+    return f"Worked on in {commit[:12]}.\n\n{mark('reply', ' '.join(remarks))}"
 
 
 def remarks_comment(commit: str, remarks: Sequence[str]) -> str:

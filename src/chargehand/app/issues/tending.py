@@ -8,7 +8,6 @@ people with write right decide anything, and their right is read at each visit.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import time
 from collections.abc import Sequence
@@ -19,20 +18,17 @@ from msgspec.structs import replace
 
 from chargehand.app.forge.accounts import ForgeAccounts
 from chargehand.app.forge.claims import ClaimMark, WriteRights, find_claim, with_mark
-from chargehand.app.forge.clones import clone_path, delete_branch, update_clone
+from chargehand.app.forge.clones import clone_path, delete_branch, linked_repository, update_clone
 from chargehand.app.forge.entries import ForgeEntry
 from chargehand.app.forge.memo import ForgeMemos, Story
-from chargehand.app.forge.request_delivery import STATUS, remark_prefix
 from chargehand.app.forge.request_target import NAME
 from chargehand.app.forge.settings import assign_account
 from chargehand.app.forge.stack import opened_parts
 from chargehand.app.forge.texts import (
     IssueCommand,
-    Remark,
     approval_text,
     conflict_comment,
     failed_round_comment,
-    is_ours,
     mark,
     mend_request,
     progress_text,
@@ -41,18 +37,24 @@ from chargehand.app.forge.texts import (
     round_request,
 )
 from chargehand.app.issues.deeds import MissionDeeds
+from chargehand.app.issues.remarks import RemarkReader
 from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.core.mission_events import ForgeActed
 from chargehand.core.records import IssueLink
 from chargehand.core.state import ENDED, MissionState, Question
-from chargehand.forges.contract import CommitStatus, Forge, ForgeComment, ForgeError, ForgeRequest, ReviewComment
+from chargehand.forges.contract import (
+    CommitStatus,
+    Forge,
+    ForgeComment,
+    ForgeError,
+    ForgeRequest,
+)
 from chargehand.reports.reading import StateReader
 
 # The text of an open issue's progress names the time in steps of this: each edit renews the claim.
 _STEP = timedelta(minutes=20)
 # Comments on lines that are not part of a review are collected for so long.
 QUIET = timedelta(seconds=20)
-_LARGEST_LOG = 12_000
 _MOST_UPDATES = 50
 # A target branch that moves changes nothing at its requests, so it is looked at.
 _TARGET_SECONDS = 300.0
@@ -123,6 +125,12 @@ class _Visit:
         """Cancel the mission if its issue is closed, pass answers on, ask, and show progress."""
         link, forge = self._link, self._forge
         issue = forge.issue(link.repository, link.number)
+        if (issue.repository.lower(), issue.number) != (link.repository.lower(), link.number):
+            # What people say there is not heard here, and its claim is a comment of another repository.
+            self._tender.deeds.cancel(self._state.id, identity=f"forge:{self._story.account}")
+            self.record("transferred", url=issue.url)
+            self._tender.memos.remove(self._story)
+            return
         if self._is_known((issue.updated, issue.is_open, self._state.updated, self._step())):
             return
         comments = forge.comments(link.repository, link.number)
@@ -269,16 +277,23 @@ class _Visit:
         link = self._link
         if self._story.request:
             return self._forge.request(link.repository, self._story.request)
-        found = self._forge.find_requests(link.repository, link.branch)
-        if found:
-            self._story = replace(self._story, request=found[0].number)
-            self._tender.memos.put(self._story)
-        return found[0] if found else None
+        opened = self._entry.find(self._state.deliveries[NAME].ref)
+        if opened is not None and opened.is_request and opened.repository == link.repository:
+            found = self._forge.request(link.repository, opened.number)
+        else:
+            known = self._forge.find_requests(link.repository, link.branch)
+            if not known:
+                return None
+            found = known[0]
+        self._story = replace(self._story, request=found.number)
+        self._tender.memos.put(self._story)
+        return found
 
     def _finish(self, request: ForgeRequest, how: str, commit: str) -> None:
         link, forge = self._link, self._forge
         if how == "merged":
-            if forge.issue(link.repository, link.number).is_open:
+            issue = forge.issue(link.repository, link.number)
+            if issue.is_open and issue.repository.lower() == link.repository.lower():
                 forge.change_issue(link.repository, link.number, is_open=False)
             # The clone then shows whether the change survives on its branch.
             self._fetch_target()
@@ -289,15 +304,22 @@ class _Visit:
         self._tender.memos.remove(self._story)
 
     def _fetch_target(self) -> None:
-        home, link = self._tender.reader.home, self._link
-        repository = self._forge.repository(link.repository)
-        update_clone(home, self._story.account, self._forge, repository, link.target)
+        home, link, forge = self._tender.reader.home, self._link, self._forge
+        linked = linked_repository(link)
+        try:
+            if linked is not None:
+                update_clone(home, self._story.account, forge, linked, link.target)
+                return
+        except ForgeError as error:
+            if error.is_transient:
+                raise
+        update_clone(home, self._story.account, forge, forge.repository(link.repository), link.target)
 
     def _delete_branches(self, request: ForgeRequest) -> None:
         """Delete the branches of merged requests, unless they have other commits than ours."""
         link, forge = self._link, self._forge
         clone = clone_path(self._tender.reader.home, self._story.account, link.repository)
-        repository = forge.repository(link.repository)
+        repository = linked_repository(link) or forge.repository(link.repository)
         lower = [forge.request(link.repository, number) for number in self._stack()]
         merged = [each for each in lower if each.merged is not None]
         if request.head_commit == self._state.commit:
@@ -310,7 +332,12 @@ class _Visit:
     def _follow(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> None:
         link, forge = self._link, self._forge
         self._move_up(request)
-        remarks, authors = self._remarks(request, statuses)
+        reader = RemarkReader(forge=forge, link=link, may=self._may, stack=self._stack())
+        quiet_since = self._tender.reader.clock.now() - self._tender.quiet
+        remarks = reader.read(request, statuses, quiet_since)
+        if remarks is None:  # people are writing
+            self._tender.seen.pop(self._story.key, None)
+            remarks = []
         if remarks:
             if link.round >= self._entry.config.rounds:
                 if "rounds" not in self._acted:
@@ -322,10 +349,11 @@ class _Visit:
                     self.record("rounds", number=request.number)
                 return
             keys = tuple(each.key for each in remarks)
-            further = replace(
-                link, request=request.number, round=link.round + 1, remarks=keys, stack=self._stack()
-            )
-            identity = self._identity(authors[0]) if authors else f"forge:{self._story.account}"
+            threads = {each.key: each.thread for each in remarks if each.thread}
+            further = replace(link, request=request.number, round=link.round + 1, remarks=keys, threads=threads)
+            further = replace(further, stack=self._stack())
+            author = next((each.author for each in remarks if not each.key.startswith("check/")), "")
+            identity = self._identity(author) if author else f"forge:{self._story.account}"
             mission = self._tender.deeds.follow_up(
                 self._state.id, round_request(further, remarks), further, identity=identity
             )
@@ -398,49 +426,6 @@ class _Visit:
         else:
             self._tender.memos.put(replace(self._story, mission=before))
 
-    def _remarks(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> tuple[list[Remark], list[str]]:
-        """Return the remarks to work on, and the people who wrote them; nothing while they still write."""
-        found: list[Remark] = []
-        newest: list[datetime] = []
-        done: set[str] = set()
-        for number in (request.number, *self._stack()):
-            self._read_remarks(number, request.number, found, newest, done)
-        now = self._tender.reader.clock.now()
-        if newest and now - max(newest) < self._tender.quiet:
-            self._tender.seen.pop(self._story.key, None)
-            return [], []
-        authors = [each.author for each in found]
-        return found + self._red_checks(request, statuses, done), authors
-
-    def _read_remarks(
-        self, number: int, main: int, found: list[Remark], newest: list[datetime], done: set[str]
-    ) -> None:
-        """Add the remarks on one request of a stack, the times of those on lines, and the keys of answered ones.
-
-        The request `main` comes first: those that are not on lines are answered there.
-        """
-        link, forge, prefix = self._link, self._forge, remark_prefix(number, main)
-        reviews = forge.reviews(link.repository, number)
-        lines = forge.review_comments(link.repository, number)
-        talk = forge.comments(link.repository, number, is_request=True)
-        said = self._own_words((*lines, *talk))
-        done |= {key for text in said.split("<!-- chargehand:reply ")[1:] for key in text.split(" -->")[0].split()}
-        for line in lines:
-            key = f"line/{prefix}{line.id}"
-            if key not in done and not line.resolved and not is_ours(line.body) and self._may(line.author):
-                place = f"{line.path}:{line.line}" if line.line else line.path
-                found.append(Remark(key=key, author=line.author, text=line.body, place=place))
-                newest.append(line.created)
-        for review in reviews:
-            key = f"review/{prefix}{review.id}"
-            wanted = review.state == "changes" or (review.state == "commented" and review.body.strip())
-            if wanted and review.body.strip() and key not in done and self._may(review.author):
-                found.append(Remark(key=key, author=review.author, text=review.body))
-        for comment in talk:
-            key, command = f"comment/{prefix}{comment.id}", read_command(comment.body)
-            if command and command.name == "revise" and key not in done and self._may(comment.author):
-                found.append(Remark(key=key, author=comment.author, text=command.text))
-
     def _stack(self) -> tuple[int, ...]:
         """Return the requests of earlier tasks, below the one of the issue, in their order."""
         return self._link.stack or tuple(self._parts.values())
@@ -453,24 +438,6 @@ class _Visit:
         for lower, upper in itertools.pairwise(requests):
             if lower.merged is not None and upper.is_open and upper.base == lower.head:
                 forge.change_request(link.repository, upper.number, base=link.target)
-
-    def _own_words(self, comments: Sequence[ForgeComment | ReviewComment]) -> str:
-        """Return the texts of Chargehand: anyone can copy a mark, but not with the rights of its accounts."""
-        return "\n".join(each.body for each in comments if is_ours(each.body) and self._may(each.author))
-
-    def _red_checks(self, request: ForgeRequest, statuses: Sequence[CommitStatus], done: set[str]) -> list[Remark]:
-        statuses = [each for each in statuses if each.context != STATUS]
-        if any(each.state == "pending" for each in statuses):
-            return []
-        found = []
-        for each in statuses:
-            name = hashlib.sha256(each.context.encode()).hexdigest()[:12]  # it may contain anything
-            key = f"check/{name}/{request.head_commit[:12]}"
-            if each.state in ("failure", "error") and key not in done:
-                log = self._forge.read_log(self._link.repository, each, most=_LARGEST_LOG)
-                text = f"The check {each.context} is red: {each.description}\n{log}".strip()
-                found.append(Remark(key=key, author="the forge's checks", text=text))
-        return found
 
     def _may_merge(self, request: ForgeRequest, statuses: Sequence[CommitStatus]) -> bool:
         link = self._link

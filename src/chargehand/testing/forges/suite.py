@@ -282,16 +282,16 @@ class ForgeContract:
         (review,) = forge.reviews(name, opened.number)
         text = "not yet" if case.reviews_have_text else ""
         assert (review.author, review.state, review.body) == (bob, "changes", text)
-        assert review.commit == opened.head_commit
         (line,) = forge.review_comments(name, opened.number)
         assert (line.author, line.body, line.path, line.line) == (bob, "why?", "new.txt", 2)
         assert not line.resolved
-        forge.reply(name, opened.number, line, "because")
+        forge.reply(name, opened.number, {line.thread: "because"})
         answers = forge.review_comments(name, opened.number)
         assert [each.body for each in answers] == ["why?", "because"]
         assert {each.thread for each in answers} == {line.thread}
         case.host.submit_review(name, opened.number, "approved", "now yes")
-        assert forge.reviews(name, opened.number)[-1].state == "approved"
+        approval = forge.reviews(name, opened.number)[-1]
+        assert (approval.state, approval.commit) == ("approved", opened.head_commit)
         assert forge.comments(name, opened.number, is_request=True) == []
 
     # Statuses, files, hooks
