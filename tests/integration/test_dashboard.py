@@ -407,7 +407,7 @@ def test_a_session_that_ends_leads_to_the_login_and_back(served: Served, open_pa
     expect(page.get_by_role("heading", name="Sign in to Chargehand")).to_be_visible()
     page.get_by_label("Name").fill("nobody")
     page.get_by_label("Password").fill("wrong")
-    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign in", exact=True).click()
     expect(page.get_by_role("alert")).to_be_visible()
     with served.reader() as reader:
         page.goto(f"{served.url}/login#{create_login_code(reader).secret}")

@@ -16,7 +16,7 @@ import pyotp
 import pytest
 import test_dashboard
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, CDPSession, Page, expect
 from tests.server_kit import API, PASSWORD, Served, environment, serving
 
 from chargehand.identity.accounts import create_user, owner
@@ -39,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def log_in(page: Page, name: str, password: str) -> None:
     page.get_by_label("Name").fill(name)
     page.get_by_label("Password").fill(password)
-    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign in", exact=True).click()
 
 
 def set_password(page: Page, password: str) -> None:
@@ -191,7 +191,7 @@ def test_a_second_factor_is_added_asked_for_and_proves_a_change(browser: Browser
         expect(page.get_by_role("heading", name="Sign in to Chargehand")).to_be_visible()
         log_in(page, "dora", PASSWORD)
         page.get_by_label("Code of your second factor").fill(app.at(int(now) + 30))
-        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("button", name="Sign in", exact=True).click()
         expect(page.get_by_role("navigation", name="Pages", exact=True)).to_be_visible()
         page.goto(f"{served.url}/accounts")
         page.get_by_role("button", name="Make new recovery codes").click()
@@ -208,6 +208,61 @@ def test_a_second_factor_is_added_asked_for_and_proves_a_change(browser: Browser
         dialog.get_by_role("button", name="Confirm").click()
         expect(page.get_by_role("heading", name="Secret of “nightly”")).to_be_visible()
         expect(page.get_by_text("9 recovery codes left")).to_be_visible()
+
+
+@contextmanager
+def device(page: Page) -> Iterator[CDPSession]:
+    """Give the browser of a page an authenticator that verifies its person, and yield the session to steer it."""
+    session = page.context.new_cdp_session(page)
+    session.send("WebAuthn.enable")
+    options = {
+        "protocol": "ctap2",
+        "transport": "internal",
+        "hasResidentKey": True,
+        "hasUserVerification": True,
+        "isUserVerified": True,
+        "automaticPresenceSimulation": True,
+    }
+    session.send("WebAuthn.addVirtualAuthenticator", {"options": options})
+    yield session
+    session.detach()
+
+
+def test_a_passkey_signs_in_without_a_name_and_proves_a_change(browser: Browser, tmp_path: Path) -> None:
+    with serving(environment(tmp_path), tmp_path) as served, browser.new_context() as context:
+        with served.reader() as reader:
+            create_user(reader, "dora", role="admin", password=PASSWORD, by=owner(reader))
+        page = context.new_page()
+        # A passkey belongs to a host name, and an address is none.
+        page.goto(f"{served.url}/login")
+        expect(page.get_by_role("heading", name="Sign in to Chargehand")).to_be_visible()
+        expect(page.get_by_role("button", name="Sign in with a passkey")).to_be_hidden()
+        url = served.url.replace("127.0.0.1", "localhost")
+        page.goto(f"{url}/login?back=%2Faccounts")
+        with device(page):
+            log_in(page, "dora", PASSWORD)
+            page.get_by_label("Name of the device").fill("laptop")
+            page.get_by_role("button", name="Add a passkey").click()
+            expect(page.get_by_role("heading", name="Recovery codes")).to_be_visible()
+            page.get_by_role("button", name="I have kept them").click()
+            expect(page.get_by_text("laptop", exact=True)).to_be_visible()
+            page.get_by_role("button", name="Sign out").click()
+            expect(page.get_by_role("heading", name="Sign in to Chargehand")).to_be_visible()
+            # The password alone opens nothing any more.
+            log_in(page, "dora", PASSWORD)
+            expect(page.get_by_role("status").filter(has_text="Your password is right")).to_be_visible()
+            page.get_by_role("button", name="Sign in with a passkey").click()
+            expect(page.get_by_role("navigation", name="Pages", exact=True)).to_be_visible()
+            page.goto(f"{url}/accounts")
+            with closing(sqlite3.connect(tmp_path / "state" / "store.db")) as raw:
+                raw.execute("UPDATE web_sessions SET proved = '2020-01-01T00:00:00.000000+00:00'")
+                raw.commit()
+            page.get_by_role("button", name="Remove laptop").click()
+            page.get_by_role("dialog").get_by_role("button", name="Use a passkey").click()
+            expect(page.get_by_role("button", name="Remove laptop")).to_be_hidden()
+            page.get_by_role("button", name="Sign out").click()
+            page.get_by_role("button", name="Sign in with a passkey").click()
+            expect(page.get_by_role("alert")).to_contain_text("not valid here")
 
 
 def test_everybody_can_use_the_page(served: Served, open_page: test_dashboard.Open) -> None:

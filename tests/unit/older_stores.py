@@ -14,7 +14,7 @@ def as_of_version_16(raw: sqlite3.Connection) -> None:
     for table, names in columns.items():
         for name in names:
             raw.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
-    for table in ("second_factors", "recovery_codes"):
+    for table in ("second_factors", "recovery_codes", "passkey_challenges"):
         raw.execute(f"DROP TABLE {table}")
     raw.execute("UPDATE alembic_version SET version_num = '0016'")
 

@@ -33,7 +33,7 @@ def match_factor(rows: Sequence[FactorRow], code: str, *, now: datetime) -> Used
 
     plain = "".join(code.split()).encode(errors="replace")
     present = int(now.timestamp()) // _STEP_SECONDS
-    for row in rows:
+    for row in (each for each in rows if each.kind == "totp"):
         for step in (present + each for each in _STEPS):
             good = pyotp.TOTP(row.secret, digits=_DIGITS).generate_otp(step)
             if step > row.step and hmac.compare_digest(good.encode(), plain):

@@ -246,13 +246,13 @@ def log_in(
         if used is None:
             raise _login_failed()
     secret, digest = new_secret(SESSION_PREFIX)
-    expires, ends = _session_times(reader.clock.now())
+    expires, ends = session_times(reader.clock.now())
     row = reader.store.grants.open_session(
         user, attempt=attempt, rehashed=rehashed, digest=digest, expires=expires, ends=ends, used=used
     )
     if row is None:  # the account was disabled, or its password changed, in the 0.3 s
         raise _login_failed()
-    return _begin_session(reader, row, secret, address=address, replaces=replaces)
+    return begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
 def create_login_code(reader: StateReader) -> LoginCodeDocument:
@@ -299,13 +299,13 @@ def redeem_login_code(
             reader.store.access_log.append(actor, "session.open", "", outcome="refused")
         raise _code_refused()
     secret, digest = new_secret(SESSION_PREFIX)
-    expires, ends = _session_times(reader.clock.now())
+    expires, ends = session_times(reader.clock.now())
     row = reader.store.grants.redeem_code(
         digest_secret(code), digest=digest, expires=expires, ends=ends, address=address
     )
     if row is None:
         raise _code_refused()
-    return _begin_session(reader, row, secret, address=address, replaces=replaces)
+    return begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
 def redeem_sign_in(
@@ -316,7 +316,7 @@ def redeem_sign_in(
     `browser` is the secret of the browser that began it. Raises `RefusedError` (`login_failed`), `StoreError`.
     """
     secret, digest = new_secret(SESSION_PREFIX)
-    expires, ends = _session_times(reader.clock.now())
+    expires, ends = session_times(reader.clock.now())
     row = reader.store.sign_ins.open_session(
         digest_secret(code),
         browser=digest_secret(browser),
@@ -329,7 +329,7 @@ def redeem_sign_in(
         raise RefusedError(
             "this sign-in is not valid any more", code="login_failed", hint="begin it again on the login page"
         )
-    return _begin_session(reader, row, secret, address=address, replaces=replaces)
+    return begin_session(reader, row, secret, address=address, replaces=replaces)
 
 
 def resolve_session(
@@ -366,7 +366,7 @@ def session_document(reader: StateReader, caller: Caller) -> SessionDocument:
 
 
 def close_session(reader: StateReader, secret: str, *, by: Caller) -> str:
-    """End a session; return the issuer at which its browser is signed in, "" if at none. Raises `StoreError`."""
+    """End a session; return the issuer at which its browser is signed in, "" without one. Raises `StoreError`."""
     row = reader.store.grants.session(digest_secret(secret))
     reader.store.grants.close_session(digest_secret(secret), actor=actor_of(by))
     return "" if row is None else row.issuer
@@ -417,13 +417,15 @@ def _code_refused() -> RefusedError:
     )
 
 
-def _session_times(now: datetime) -> tuple[str, str]:
+def session_times(now: datetime) -> tuple[str, str]:
+    """Return when a session that begins now ends without use, and in any case."""
     return as_moment(now + _IDLE), as_moment(now + _LONGEST)
 
 
-def _begin_session(
+def begin_session(
     reader: StateReader, row: SessionRow, secret: str, *, address: str, replaces: str | None
 ) -> OpenedSession:
+    """Return a session that was just stored, and end its predecessor. Raises `RefusedError`."""
     if replaces:
         reader.store.grants.close_session(digest_secret(replaces), actor=Actor(user=row.user, address=address))
     caller = _session_caller(row, address)

@@ -65,10 +65,11 @@ class OpenedSessionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FactorDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """One second factor of an account: an authenticator app; `created` is ISO 8601 in UTC."""
+    """One second factor of an account: an authenticator app (`totp`) or a `passkey`; `created`: ISO 8601, UTC."""
 
     name: str
     created: str
+    kind: str = "totp"
 
 
 class FactorListDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +86,12 @@ class EnrolmentDocument(msgspec.Struct, frozen=True, kw_only=True):
     secret: str
     uri: str
     picture: str
+
+
+class PasskeyOptionsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that a page gives to the browser's `navigator.credentials`, as JSON of WebAuthn."""
+
+    options: dict[str, object]
 
 
 class RecoveryCodesDocument(msgspec.Struct, frozen=True, kw_only=True):

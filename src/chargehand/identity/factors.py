@@ -6,7 +6,7 @@ import re
 
 from chargehand.core.errors import RefusedError, UsageError
 from chargehand.identity._codes import digest_code, match_code, match_factor, new_codes
-from chargehand.identity.accounts import Caller, find_user, require_access, session_document
+from chargehand.identity.accounts import Caller, actor_of, find_user, require_access, session_document
 from chargehand.identity.documents import (
     EnrolmentDocument,
     FactorDocument,
@@ -16,7 +16,6 @@ from chargehand.identity.documents import (
     UserDocument,
 )
 from chargehand.reports.reading import StateReader
-from chargehand.store.access_log import Actor
 
 _NAME = re.compile(r"[^\s/](?:[^/\x00-\x1f\x7f]{0,38}[^\s/])?")
 _ISSUER = "Chargehand"
@@ -27,7 +26,7 @@ def list_factors(reader: StateReader, *, by: Caller) -> FactorListDocument:
     require_access(reader, by, "factor.own.list", by.user)
     rows = [row for row in reader.store.factors.list(by.user) if row.confirmed]
     return FactorListDocument(
-        factors=tuple(FactorDocument(name=row.name, created=row.created) for row in rows),
+        factors=tuple(FactorDocument(name=row.name, created=row.created, kind=row.kind) for row in rows),
         recovery_left=reader.store.factors.count_recovery(by.user),
     )
 
@@ -37,21 +36,14 @@ def start_enrolment(reader: StateReader, name: str, *, by: Caller) -> EnrolmentD
 
     Raises `UsageError` (`factor_invalid`), `RefusedError` (`access_denied`, `factor_exists`).
     """
-    _require_own(reader, by, "factor.own.add")
+    require_own(reader, by, "factor.own.add")
     import pyotp
     import segno
 
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name[:80]!r} is not a name for a factor",
-            code="factor_invalid",
-            hint="give 1 to 40 characters without '/', such as phone",
-        )
+    check_factor_name(name)
     secret = pyotp.random_base32()
-    if not reader.store.factors.add(by.user, name, secret, actor=_actor(by)):
-        raise RefusedError(
-            f"there is a second factor {name!r} already", code="factor_exists", hint="choose another name"
-        )
+    if not reader.store.factors.add(by.user, name, secret, actor=actor_of(by)):
+        raise factor_exists(name)
     uri = pyotp.TOTP(secret).provisioning_uri(name=by.user, issuer_name=_ISSUER)
     picture = segno.make(uri, error="m").svg_data_uri(scale=5, border=2, light="#fff")
     return EnrolmentDocument(name=name, secret=secret, uri=uri, picture=picture)
@@ -62,21 +54,21 @@ def confirm_enrolment(reader: StateReader, name: str, code: str, *, by: Caller) 
 
     Raises `RefusedError` (`access_denied`, `factor_wrong`).
     """
-    _require_own(reader, by, "factor.own.add")
+    require_own(reader, by, "factor.own.add")
     rows = [row for row in reader.store.factors.list(by.user) if row.name == name and not row.confirmed]
     used = match_factor(rows, code, now=reader.clock.now())
     codes = new_codes()
     is_first = reader.store.factors.count_recovery(by.user) == 0
     digests = [digest_code(by.user, each) for each in codes]
-    if used is None or not reader.store.factors.confirm(by.user, used, digests, actor=_actor(by)):
+    if used is None or not reader.store.factors.confirm(by.user, used, digests, actor=actor_of(by)):
         raise _wrong()
     return RecoveryCodesDocument(codes=codes if is_first else ())
 
 
 def remove_factor(reader: StateReader, name: str, *, by: Caller) -> FactorListDocument:
     """Remove a factor of the caller. Raises `NotFoundError`, `RefusedError` (`access_denied`, `proof_needed`)."""
-    _require_own(reader, by, "factor.own.remove")
-    reader.store.factors.remove(by.user, name, actor=_actor(by))
+    require_own(reader, by, "factor.own.remove")
+    reader.store.factors.remove(by.user, name, actor=actor_of(by))
     return list_factors(reader, by=by)
 
 
@@ -85,14 +77,14 @@ def replace_recovery_codes(reader: StateReader, *, by: Caller) -> RecoveryCodesD
 
     Raises `RefusedError` (`access_denied`, `proof_needed`, `factor_missing`).
     """
-    _require_own(reader, by, "factor.own.remove")
+    require_own(reader, by, "factor.own.remove")
     if not by.has_factor:
         raise RefusedError(
             "recovery codes belong to a second factor, and you have none", code="factor_missing", hint="add one"
         )
     codes = new_codes()
     digests = [digest_code(by.user, each) for each in codes]
-    reader.store.factors.replace_codes(by.user, digests, actor=_actor(by))
+    reader.store.factors.replace_codes(by.user, digests, actor=actor_of(by))
     return RecoveryCodesDocument(codes=codes)
 
 
@@ -104,7 +96,7 @@ def reset_factors(reader: StateReader, user: str, *, by: Caller) -> UserDocument
     """
     require_access(reader, by, "factor.reset", user)
     found = find_user(reader, user, by=by)
-    reader.store.factors.reset(user, actor=_actor(by))
+    reader.store.factors.reset(user, actor=actor_of(by))
     return found
 
 
@@ -113,15 +105,33 @@ def prove_again(reader: StateReader, code: str, *, by: Caller) -> SessionDocumen
 
     The fifth wrong code ends the session. Raises `RefusedError` (`access_denied`, `factor_wrong`).
     """
-    _require_own(reader, by, "factor.own.list")
+    require_own(reader, by, "factor.own.list")
     used = match_code(reader, by.user, code)
-    if used is None or not reader.store.factors.prove(by.session, by.user, used, actor=_actor(by)):
-        reader.store.factors.refuse(by.session, by.user, actor=_actor(by))
+    if used is None or not reader.store.factors.prove(by.session, by.user, used, actor=actor_of(by)):
+        reader.store.factors.refuse(by.session, by.user, actor=actor_of(by))
         raise _wrong()
     return session_document(reader, by)
 
 
-def _require_own(reader: StateReader, by: Caller, action: str) -> None:
+def check_factor_name(name: str) -> None:
+    """Raise `UsageError` (`factor_invalid`) if a factor cannot have that name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} is not a name for a factor",
+            code="factor_invalid",
+            hint="give 1 to 40 characters without '/', such as phone",
+        )
+
+
+def factor_exists(name: str) -> RefusedError:
+    """Return the refusal of a name that a factor of the account has."""
+    return RefusedError(
+        f"there is a second factor {name!r} already", code="factor_exists", hint="choose another name"
+    )
+
+
+def require_own(reader: StateReader, by: Caller, action: str) -> None:
+    """Raise `RefusedError` unless an account that is logged in does this to its own factors."""
     require_access(reader, by, action, by.user)
     if by.via != "session" or by.user == reader.identity():
         raise RefusedError(
@@ -137,7 +147,3 @@ def _wrong() -> RefusedError:
         code="factor_wrong",
         hint="wait for the next code of your app, or use a recovery code; the clock of the device must be right",
     )
-
-
-def _actor(by: Caller) -> Actor:
-    return Actor(user=by.user, address=by.address)

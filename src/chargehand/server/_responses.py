@@ -48,6 +48,7 @@ _BY_CODE = {
     "login_failed": 401,
     "account_missing": 401,
     "factor_needed": 401,
+    "passkey_refused": 401,
     "enrolment_needed": 403,
     "proof_needed": 403,
     "factor_wrong": 403,

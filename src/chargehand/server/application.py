@@ -39,6 +39,7 @@ from chargehand.server._guard import CallerLimits, Hosts, RequestGuard
 from chargehand.server._idempotency import KeyedReply, KeyedRequests
 from chargehand.server._metrics import Metrics
 from chargehand.server._pages import Pages
+from chargehand.server._passkeys import PasskeyRoutes
 from chargehand.server._places import Places
 from chargehand.server._responses import (
     COMPRESSION_LEVEL,
@@ -150,6 +151,7 @@ class ChargehandServer:
         self._keyed = KeyedRequests(lambda: self._shared.store.idempotency)
         providers = open_providers(configured.sign_in, self._shared.credentials) if sign_in is None else sign_in
         self._sign_in = SignInRoutes(self._shared, providers, hosts) if providers else None
+        self._passkeys = PasskeyRoutes(self._shared, self._sessions, hosts)
         self._terminals = TerminalSockets(
             self._shared, authorise=self._authorise, in_thread=self._in_thread, rights=self._rights
         )
@@ -189,7 +191,7 @@ class ChargehandServer:
         ]
 
     def _sign_in_routes(self) -> Iterator[HttpRoute]:
-        for method, path, work in self._sign_in.routes if self._sign_in is not None else ():
+        for method, path, work in (*self._passkeys.routes, *(self._sign_in.routes if self._sign_in else ())):
             yield HttpRoute(path, functools.partial(self.answer_sign_in, work), methods=[method])
 
     @contextlib.asynccontextmanager

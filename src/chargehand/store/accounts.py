@@ -20,7 +20,7 @@ from chargehand.store.chain import is_moment
 from chargehand.store.database.connection import Database
 from chargehand.store.factors import UsedFactor, factor_kind, remove_factors, use_factor
 
-LoginKind = Literal["password", "code", "external"]
+LoginKind = Literal["password", "code", "external", "passkey"]
 
 
 class AccountRow(Struct, frozen=True, kw_only=True):
@@ -322,7 +322,7 @@ class Grants:
         now = as_moment(self._clock.now())
         if row is None or not _equal(row[0], digest) or not (_lasts(row[5], now) and _lasts(row[6], now)):
             return None
-        if row[2] != "code" and (row[2] not in ("password", "external") or row[8] != 0):
+        if row[2] != "code" and (row[2] not in ("password", "external", "passkey") or row[8] != 0):
             return None
         return SessionRow(
             digest=digest, user=as_text(row[1]), role=None if row[2] == "code" else as_text(row[7]), kind=row[2],
@@ -412,7 +412,7 @@ class Grants:
         tables = (
             ("accounts", "name", f"role IN ({known}) AND disabled IN (0, 1) AND typeof(failures) = 'integer'",
              ("created",), ("locked_until",)),
-            ("web_sessions", "user", f"kind IN ('password', 'code', 'external') AND {digest}",
+            ("web_sessions", "user", f"kind IN ('password', 'code', 'external', 'passkey') AND {digest}",
              ("created", "last_seen", "expires", "ends"), ()),
             ("login_codes", "user", digest, ("created", "expires"), ("used",)),
             ("api_tokens", "id", f"owner IN (0, 1) AND {digest}",
@@ -422,6 +422,7 @@ class Grants:
             ("second_factors", "user", "length(secret) > 0 AND typeof(step) = 'integer' AND confirmed IN (0, 1)",
              ("created",), ()),
             ("recovery_codes", "user", digest, (), ()),
+            ("passkey_challenges", "user", digest, ("expires",), ()),
         )  # fmt: skip
         with self._database.read() as connection:
             for table, name, good, needed, optional in tables:

@@ -15,9 +15,13 @@ _MOST_WRONG = 5
 
 
 class FactorRow(Struct, frozen=True, kw_only=True):
-    """One factor of an account; `step` is the time step of the last accepted code, `created` ISO 8601 in UTC."""
+    """One factor of an account: time-based codes (`totp`) or a `passkey`; `created` is ISO 8601 in UTC.
+
+    `step` is the time step of the last accepted code.
+    """
 
     name: str
+    kind: str
     secret: str
     step: int
     created: str
@@ -45,16 +49,17 @@ class SecondFactors:
     def list(self, user: str) -> tuple[FactorRow, ...]:
         """Return the factors of an account, unconfirmed ones too, the oldest first. Raises `StoreError`."""
         query = """
-            SELECT name, secret, step, created, confirmed FROM second_factors WHERE user = ? ORDER BY created, name
+            SELECT name, kind, secret, step, created, confirmed FROM second_factors
+            WHERE user = ? ORDER BY created, name
         """
         with self._database.read() as connection:
             rows = connection.execute(query, (user,)).fetchall()
         return tuple(
             FactorRow(
-                name=as_text(name), secret=as_text(secret), step=int(step), created=as_text(created),
-                confirmed=confirmed == 1,
+                name=as_text(name), kind=as_text(kind), secret=as_text(secret), step=int(step),
+                created=as_text(created), confirmed=confirmed == 1,
             )
-            for name, secret, step, created, confirmed in rows
+            for name, kind, secret, step, created, confirmed in rows
         )  # fmt: skip
 
     def count_recovery(self, user: str) -> int:
@@ -70,7 +75,7 @@ class SecondFactors:
         `StoreError`.
         """
         insert = """
-            INSERT INTO second_factors SELECT name, ?, ?, 0, ?, 0 FROM accounts WHERE name = ?
+            INSERT INTO second_factors SELECT name, ?, ?, 0, ?, 0, 'totp', '' FROM accounts WHERE name = ?
             AND NOT EXISTS (SELECT 1 FROM second_factors WHERE user = ? AND name = ?)
         """
         with self._log.change(actor) as change:
@@ -87,14 +92,14 @@ class SecondFactors:
         with self._log.change(actor) as change:
             if change.execute(update, (used.step, user, used.name)).rowcount != 1:
                 return False
-            _replace_codes(change, user, codes, only_missing=True)
+            replace_codes(change, user, codes, only_missing=True)
             change.note("factor.add", f"{user} ({used.name})")
         return True
 
     def replace_codes(self, user: str, codes: Iterable[str], *, actor: Actor) -> None:
         """Replace the recovery codes of an account. Raises `StoreError`."""
         with self._log.change(actor) as change:
-            _replace_codes(change, user, codes)
+            replace_codes(change, user, codes)
             change.note("factor.codes", user)
 
     def remove(self, user: str, name: str, *, actor: Actor) -> None:
@@ -167,7 +172,8 @@ def remove_factors(change: AccessChange, user: str) -> None:
         change.execute(f"DELETE FROM {table} WHERE user = ?", (user,))
 
 
-def _replace_codes(change: AccessChange, user: str, codes: Iterable[str], *, only_missing: bool = False) -> None:
+def replace_codes(change: AccessChange, user: str, codes: Iterable[str], *, only_missing: bool = False) -> None:
+    """Replace the recovery codes of an account in a transaction; with `only_missing` only if it has none."""
     kept = change.execute("SELECT 1 FROM recovery_codes WHERE user = ? LIMIT 1", (user,)).fetchone()
     if only_missing and kept is not None:
         return

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # a reader signs nothing, and checks no identity
     from chargehand.store.idempotency import IdempotencyKeys
     from chargehand.store.lessons import Lessons
     from chargehand.store.networks import NetworkVersions
+    from chargehand.store.passkeys import Passkeys
     from chargehand.store.reviews import Reviews
     from chargehand.store.sign_ins import ExternalSubjects, PendingSignIns
 
@@ -107,6 +108,13 @@ class Store:
         from chargehand.store.factors import SecondFactors
 
         return SecondFactors(self.database, self.access_log)
+
+    @cached_property
+    def passkeys(self) -> Passkeys:
+        """The passkeys of accounts."""
+        from chargehand.store.passkeys import Passkeys
+
+        return Passkeys(self.database, self.access_log, clock=self._clock)
 
     @cached_property
     def subjects(self) -> ExternalSubjects:

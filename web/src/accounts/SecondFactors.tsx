@@ -8,6 +8,7 @@ import { TextField } from "../design/Field";
 import { Loaded } from "../design/states";
 import { ConfirmFactor } from "./ConfirmFactor";
 import { NewCodes } from "./NewCodes";
+import { addPasskey, hasPasskeys } from "./passkeys";
 import { Refusal } from "./Refusal";
 import { useSend } from "./useSend";
 
@@ -23,6 +24,12 @@ export function SecondFactors() {
     setCodes([]);
     void client.invalidateQueries({ queryKey: sessionQuery.queryKey });
   };
+  const keep = (made: readonly string[]) => {
+    setEnrolment(null);
+    void reload();
+    if (made.length > 0) setCodes(made);
+    else finish();
+  };
   const take = (name: string) =>
     void send(async () => {
       await remove(`/session/factors/${encodeURIComponent(name)}`);
@@ -37,7 +44,9 @@ export function SecondFactors() {
   return (
     <section className="card stack">
       <h2>Second factor</h2>
-      <p className="soft">An authenticator app shows a code that you give after your password, and before changes of rights.</p>
+      <p className="soft">
+        An authenticator app shows a code that you give after your password, and before changes of rights. A passkey of your device replaces both.
+      </p>
       <Loaded query={useQuery(factorsQuery)} label="Loading your second factors">
         {(list: FactorList) => (
           <>
@@ -66,22 +75,18 @@ export function SecondFactors() {
         <ConfirmFactor
           enrolment={enrolment}
           onClose={() => setEnrolment(null)}
-          onDone={(made) => {
-            setEnrolment(null);
-            void reload();
-            if (made.length > 0) setCodes(made);
-            else finish();
-          }}
+          onDone={keep}
         />
       ) : (
-        <Begin onBegun={setEnrolment} />
+        <Begin onBegun={setEnrolment} onAdded={keep} />
       )}
     </section>
   );
 }
 
-function Begin({ onBegun }: { onBegun: (enrolment: Enrolment) => void }) {
+function Begin({ onBegun, onAdded }: { onBegun: (enrolment: Enrolment) => void; onAdded: (codes: readonly string[]) => void }) {
   const [name, setName] = useState("phone");
+  const make = () => void send(async () => onAdded(await addPasskey(name)));
   const { send, busy, error } = useSend();
   const submit = (event: SyntheticEvent) => {
     event.preventDefault();
@@ -91,10 +96,15 @@ function Begin({ onBegun }: { onBegun: (enrolment: Enrolment) => void }) {
     <form className="stack" onSubmit={submit}>
       <TextField label="Name of the device" required maxLength={40} value={name} onChange={(event) => setName(event.target.value)} />
       <Refusal error={error} />
-      <div>
+      <div className="row">
         <Button type="submit" busy={busy}>
           Add an authenticator app
         </Button>
+        {hasPasskeys() && (
+          <Button busy={busy} onClick={make}>
+            Add a passkey
+          </Button>
+        )}
       </div>
     </form>
   );

@@ -14,7 +14,7 @@ export function useSend() {
       await change();
       for (const key of ["tokens", "users", "access", "factors"]) void client.invalidateQueries({ queryKey: [key] });
     } catch (failure) {
-      setError(failure instanceof ApiError ? `${failure.message} ${failure.hint}`.trim() : String(failure));
+      setError(failure instanceof ApiError ? `${failure.message} ${failure.hint}`.trim() : (failure as Error).message);
     }
     setBusy(false);
   };

@@ -56,7 +56,11 @@ export function remove(path: string): Promise<unknown> {
 
 /** Opens a session that replaces the last one; all tabs of this origin share it. */
 export async function logIn(credentials: unknown): Promise<Session> {
-  const opened = await post<OpenedSession>("/session", credentials);
+  return keepOpened(await post<OpenedSession>("/session", credentials));
+}
+
+/** Keeps the secret of a session that was just opened. */
+export function keepOpened(opened: OpenedSession): Session {
   keepSecret(opened.secret);
   return opened.session;
 }
@@ -65,9 +69,7 @@ export const SIGN_IN = "/sign-in";
 
 /** Opens the session of an external sign-in, which a cookie binds to this browser. */
 export async function signIn(code: string): Promise<Session> {
-  const opened = await post<OpenedSession>(SIGN_IN, { code });
-  keepSecret(opened.secret);
-  return opened.session;
+  return keepOpened(await post<OpenedSession>(SIGN_IN, { code }));
 }
 
 /** Ends the session, and returns the page at which its provider ends the one there, if there is one. */

@@ -35,6 +35,9 @@ export type Session = Documents["SessionDocument"];
 export type FactorList = Documents["FactorListDocument"];
 export type Enrolment = Documents["EnrolmentDocument"];
 export type RecoveryCodes = Documents["RecoveryCodesDocument"];
+export interface PasskeyOptions {
+  options: Record<string, unknown>;
+}
 export type Token = Documents["TokenDocument"];
 export type TokenList = Documents["TokenListDocument"];
 export type CreatedToken = Documents["CreatedTokenDocument"];

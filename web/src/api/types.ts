@@ -2843,11 +2843,13 @@ export interface components {
         };
         /**
          * FactorDocument
-         * @description One second factor of an account: an authenticator app; `created` is ISO 8601 in UTC.
+         * @description One second factor of an account: an authenticator app (`totp`) or a `passkey`; `created`: ISO 8601, UTC.
          */
         FactorDocument: {
             name: string;
             created: string;
+            /** @default totp */
+            kind: string;
         };
         /**
          * FactorListDocument
@@ -3047,6 +3049,8 @@ export interface components {
          *     the keys of the review remarks that the mission answers. `onto` is the commit of the request's branch that the
          *     result has to contain, if its base is not made from that: `target` has moved, and the mission merges both.
          *     `settings` are those that held when it was taken, `stack` the requests of earlier tasks, below `request`.
+         *     `threads` has the threads of the remarks on lines, by their keys; `clone_url` and `ssh_url` are the addresses
+         *     for git, "" for missions from before they were recorded.
          */
         IssueLink: {
             account: string;
@@ -3070,6 +3074,14 @@ export interface components {
             onto: string;
             /** @default [] */
             stack: number[];
+            /** @default {} */
+            threads: {
+                [key: string]: string;
+            };
+            /** @default  */
+            clone_url: string;
+            /** @default  */
+            ssh_url: string;
             /**
              * @default {
              *       "title": null,

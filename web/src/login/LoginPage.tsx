@@ -1,6 +1,7 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useRouter } from "@tanstack/react-router";
 import { useEffect, useRef, useState, type SyntheticEvent } from "react";
+import { hasPasskeys, signInByPasskey } from "../accounts/passkeys";
 import { ApiError, logIn, SIGN_IN, signIn } from "../api/client";
 import type { Session } from "../api/contract";
 import { sessionQuery } from "../api/queries";
@@ -52,6 +53,11 @@ export function LoginPage() {
             Sign in
           </Button>
         )}
+        {hasPasskeys() && (
+          <Button busy={busy} onClick={() => void enter(() => signInByPasskey())}>
+            Sign in with a passkey
+          </Button>
+        )}
         {providers.map(({ name, title }) => (
           <a key={name} href={`/api/v1${SIGN_IN}/${name}?return=${encodeURIComponent(safeReturn(back))}`}>
             Sign in with {title}
@@ -92,7 +98,7 @@ function useLogin() {
         setNeedsFactor(true);
         return;
       }
-      const { message, hint } = failure instanceof ApiError ? failure : { message: String(failure), hint: "" };
+      const { message, hint } = failure instanceof ApiError ? failure : { message: (failure as Error).message, hint: "" };
       setError(`${message} ${hint}`.trim());
     } finally {
       setBusy(false);

@@ -1,5 +1,8 @@
+import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState, type SyntheticEvent } from "react";
 import { post, whenProofNeeded } from "../api/client";
+import { hasPasskeys, signInByPasskey } from "../accounts/passkeys";
+import { sessionQuery } from "../api/queries";
 import { Refusal } from "../accounts/Refusal";
 import { useSend } from "../accounts/useSend";
 import { Button } from "../design/Button";
@@ -23,6 +26,12 @@ export function Proof() {
 function ProofDialog({ end }: { end: Answer }) {
   const [code, setCode] = useState("");
   const { send, busy, error } = useSend();
+  const user = useQuery(sessionQuery).data?.user;
+  const prove = () =>
+    void send(async () => {
+      await signInByPasskey(user);
+      end(true);
+    });
   const submit = (event: SyntheticEvent) => {
     event.preventDefault();
     void send(async () => {
@@ -47,6 +56,11 @@ function ProofDialog({ end }: { end: Answer }) {
           <Button type="submit" kind="primary" busy={busy} disabled={!code}>
             Confirm
           </Button>
+          {hasPasskeys() && (
+            <Button busy={busy} onClick={prove}>
+              Use a passkey
+            </Button>
+          )}
           <Button onClick={() => end(false)}>Cancel</Button>
         </div>
       </form>

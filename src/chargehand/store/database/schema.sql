@@ -202,11 +202,21 @@ CREATE INDEX web_sessions_by_user ON web_sessions (user);
 CREATE TABLE second_factors (
     user TEXT NOT NULL,
     name TEXT NOT NULL,
-    secret TEXT NOT NULL, -- of time-based codes, in base 32
-    step INTEGER NOT NULL, -- of the last accepted code
+    secret TEXT NOT NULL, -- of time-based codes, in base 32; of a passkey: its public key in hexadecimal digits
+    step INTEGER NOT NULL, -- of the last accepted code; of a passkey: its counter
     created TEXT NOT NULL,
     confirmed INTEGER NOT NULL, -- 0 until a code was shown
+    kind TEXT NOT NULL, -- 'totp', 'passkey'
+    credential TEXT NOT NULL, -- the id of a passkey, else ''
     PRIMARY KEY (user, name)
+);
+CREATE UNIQUE INDEX second_factors_by_credential ON second_factors (credential) WHERE credential <> '';
+
+CREATE TABLE passkey_challenges (
+    digest TEXT NOT NULL,
+    user TEXT NOT NULL, -- who adds a passkey; '': anyone who signs in
+    expires TEXT NOT NULL,
+    PRIMARY KEY (digest)
 );
 
 CREATE TABLE recovery_codes (

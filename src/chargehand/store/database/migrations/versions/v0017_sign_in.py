@@ -25,7 +25,16 @@ _STATEMENTS = (
     step INTEGER NOT NULL,
     created TEXT NOT NULL,
     confirmed INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    credential TEXT NOT NULL,
     PRIMARY KEY (user, name)
+)""",
+    "CREATE UNIQUE INDEX second_factors_by_credential ON second_factors (credential) WHERE credential <> ''",
+    """CREATE TABLE passkey_challenges (
+    digest TEXT NOT NULL,
+    user TEXT NOT NULL,
+    expires TEXT NOT NULL,
+    PRIMARY KEY (digest)
 )""",
     """CREATE TABLE recovery_codes (
     digest TEXT NOT NULL,
