@@ -97,7 +97,7 @@ def test_a_plain_address_has_a_host_and_a_port(text: str) -> None:
 @pytest.mark.parametrize("text", WRONG)
 def test_a_key_that_takes_an_address_refuses_a_malformed_one(text: str) -> None:
     keys = _keys()
-    assert len(keys) == 5
+    assert len(keys) == 7
     for key in keys:
         with pytest.raises(ConfigError, match="address") as caught:
             parse_value(key, text, "here")

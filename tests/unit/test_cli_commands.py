@@ -601,6 +601,8 @@ def test_names_of_the_configuration_are_completed(cli: Cli) -> None:
     assert completed("run", "--sandbox", "con").keys() == {"container"}
     assert completed("run", "--team", "test-").keys() == {"test-first"}
     assert "models.house.tools" in completed("config", "get", "models.house.")
+    cli.user_file.write_text(f"{cli.user_file.read_text()}\n[secrets.sources.safe]\nkind = 'files'\n")
+    assert "secrets.sources.safe.kind" in completed("config", "get", "secrets.so")
     cli.user_file.write_text("[limits")  # a shell shows no errors
     assert "native" in completed("run", "--agent", "")
     assert "limits.time" in completed("config", "set", "limits.t")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from chargehand.policy.access import AccountRole
@@ -91,7 +93,7 @@ class EnrolmentDocument(msgspec.Struct, frozen=True, kw_only=True):
 class PasskeyOptionsDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The options that a page gives to the browser's `navigator.credentials`, as JSON of WebAuthn."""
 
-    options: dict[str, object]
+    options: dict[str, Any]
 
 
 class RecoveryCodesDocument(msgspec.Struct, frozen=True, kw_only=True):

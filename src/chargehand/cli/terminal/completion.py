@@ -6,6 +6,7 @@ A shell shows no errors: what cannot be read completes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 from chargehand.app.agents import team_names
 from chargehand.app.configuration import list_secrets
@@ -77,7 +78,7 @@ def key_names(environ: Mapping[str, str]) -> list[str]:
         config = _user_configuration(reader)
     names = [*section_keys()]
     for table in NAMED:
-        for entry in getattr(config, table):
+        for entry in attrgetter(table)(config):
             names += [key.name.replace(NAME, entry, 1) for key in entry_keys(table).values()]
     return names
 
