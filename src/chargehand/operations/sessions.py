@@ -220,7 +220,7 @@ def link_subject(app: App, call: NewSubject, by: Caller) -> UserDocument:
     return sign_in.link_subject(app, call.user, issuer=call.issuer, subject=call.subject, by=by)
 
 
-@OPERATIONS.add("DELETE", "/subjects", action="user.unlink", commands=("user unlink",))
+@OPERATIONS.add("POST", "/subjects/unlink", action="user.unlink", commands=("user unlink",))
 def unlink_subject(app: App, call: OneSubject, by: Caller) -> UserDocument:
     """Let a person of a provider sign in no longer."""
     return sign_in.unlink_subject(app, issuer=call.issuer, subject=call.subject, by=by)

@@ -1850,7 +1850,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/subjects": {
+    "/api/v1/subjects/unlink": {
         parameters: {
             query?: never;
             header?: never;
@@ -1859,12 +1859,12 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        post?: never;
         /**
          * Let a person of a provider sign in no longer.
          * @description Needs the role admin and the scope administer. Like `chargehand user unlink`.
          */
-        delete: operations["delete_subjects"];
+        post: operations["post_subjects_unlink"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -9750,14 +9750,21 @@ export interface operations {
             503: components["responses"]["503"];
         };
     };
-    delete_subjects: {
+    post_subjects_unlink: {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "application/json": {
+                    issuer: string;
+                    subject: string;
+                };
+            };
+        };
         responses: {
             /** @description One account; `locked_until` is set while it is locked after too many failed logins. Times: ISO 8601, UTC. */
             200: {
