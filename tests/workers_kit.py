@@ -7,6 +7,7 @@ the promises: every mission reaches its right end once, and every write was made
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import shlex
@@ -169,7 +170,8 @@ class WorkersKit(CrashKit):
 
     def _gates(self, mission: str) -> list[Path]:
         name = f"projects/*/workspaces/w-{mission.removeprefix('m-')}-*/generations/*/upper/{GATE}"
-        return list(self.home.glob(name))
+        # Not `Path.glob`, which fails if a directory disappears while it reads.
+        return [Path(found) for found in glob.glob(str(self.home / name))]
 
     def is_writable(self) -> bool:
         """Return whether the store's write lock is free within the time that a write takes."""

@@ -24,7 +24,7 @@ EXPECTED = {
     **dict.fromkeys(
         ["session.show", "session.close", "event.follow", "artifact.show", "project.list", "agent.list"]
         + ["model.list", "stats.show", "system.show", "question.list", "action.list", "token.own.list"]
-        + ["action.log", "policy.test", "knowledge.show", "memory.show"]
+        + ["action.log", "policy.test", "knowledge.show", "memory.show", "factor.own.list"]
         + [f"mission.{each}" for each in ("list", "show", "events", "transcript", "plan", "report", "diff")]
         + [f"mission.{each}" for each in ("review", "checkpoints", "artifacts", "output")],
         ("viewer", "read"),
@@ -42,10 +42,13 @@ EXPECTED = {
         ("operator", "decide"),
     ),
     "review.decide": ("viewer", "decide"),
-    **dict.fromkeys(["token.own.create", "token.own.revoke", "password.own.set"], ("viewer", "administer")),
+    **dict.fromkeys(
+        ["token.own.create", "token.own.revoke", "password.own.set", "factor.own.add", "factor.own.remove"],
+        ("viewer", "administer"),
+    ),
     **dict.fromkeys(
         [f"user.{each}" for each in ("list", "create", "role", "password", "disable", "enable", "remove")]
-        + ["user.link", "user.unlink"]
+        + ["user.link", "user.unlink", "factor.reset"]
         + ["token.list", "token.create", "token.revoke", "config.show", "config.set", "secret.list"]
         + ["secret.set", "project.trust", "policy.allow", "audit.export", "access.list", "store.check"]
         + ["store.backup", "store.restore", "store.rebuild", "store.collect"]
