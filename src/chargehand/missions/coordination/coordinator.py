@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -18,7 +19,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from chargehand.core.attempt_events import MessageDelivered
-from chargehand.core.errors import RefusedError
+from chargehand.core.errors import ChargehandError, RefusedError
 from chargehand.core.events import Payload
 from chargehand.core.mission_events import MissionFinished, QuestionAnswered, QuestionAsked, RetryDeclined
 from chargehand.core.plan_events import (
@@ -68,6 +69,7 @@ from chargehand.missions.verdict.red_base import heed_red_base
 # The coordinator's own answer to a question that no longer needs a person.
 _NEEDLESS = "it continued without an answer"
 # How long a mission has to heed the order to stop before it gets another one.
+_LOG = logging.getLogger("chargehand.missions")
 _AGAIN_SECONDS = 0.5
 
 
@@ -217,7 +219,10 @@ class Coordinator:
             # A mission that is just being taken over may not heed the order: it gets another one.
             while moves := d.stop_late(now := await asyncio.to_thread(self._observer.situation)):
                 for move in moves:
-                    await self._carry_out(move)
+                    try:
+                        await self._carry_out(move)
+                    except ChargehandError as error:  # it is held, or does not answer, at this moment
+                        _LOG.warning("%s is not stopped yet: %s", move.mission, error)
                 await asyncio.sleep(_AGAIN_SECONDS)
             elapsed = now.elapsed
 
