@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import resource
 import sys
 import threading
@@ -52,14 +53,15 @@ def read_values(directory: Path) -> ReadValues:
 
 @functools.cache
 def protect_process() -> None:
-    """Forbid core dumps of this process, and other processes of its user to read its memory and environment.
+    """Forbid core dumps of this process and, as root, other processes to read its memory and environment.
 
     Programs that it starts are not affected.
     """
     with suppress(OSError, ValueError):
         # The soft limit only: programs that it starts may raise it again.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if sys.platform == "linux":
+    # Only as root: an ordinary user's process could not open its own /proc/PID/fd any more, which workspaces need.
+    if sys.platform == "linux" and os.geteuid() == 0:
         with suppress(OSError, AttributeError):
             # Also stops a handler of `core_pattern`, for which the limit does not count.
             ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
