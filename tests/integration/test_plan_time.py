@@ -24,6 +24,7 @@ from chargehand.app.worker import Worker
 from chargehand.configuration.run_options import RunRequest
 from chargehand.core.attempt_events import MessageDelivered
 from chargehand.core.clock import SystemClock
+from chargehand.core.errors import BusyError
 from chargehand.core.mission_events import CancelAsked, MissionFinished, QuestionAsked, QuestionExpired
 from chargehand.core.plan_events import CoordinatorSlept, CoordinatorWoken, TaskEnded, TaskMerged
 from chargehand.core.state import MissionState
@@ -210,23 +211,29 @@ def test_an_unanswered_question_gets_its_default_at_the_time_limit(crew: Crew) -
 
 
 @pytest.mark.usefixtures("unpolled")
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", ["none", "the first", "all before the merge", "all before, and one fails"])
 def test_a_deadline_does_not_wait_for_the_checks_of_a_merge(
-    crew: Crew, lost: int, monkeypatch: pytest.MonkeyPatch
+    crew: Crew, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if the order to stop is not heeded at first: a mission that is being taken over cannot."""
+    """Even if the order to stop is not heeded at first, or fails: a mission that is being taken over cannot."""
     orders, stop = list[str](), App._stop_mission
 
     def lose(app: App, order: str, why: str) -> None:
+        if lost.startswith("all before") and not sleepers():
+            return
         orders.append(order)
-        if len(orders) > lost:
+        if len(orders) == 1 and lost.endswith("fails"):
+            raise BusyError("it is held by another process", retry_seconds=1)
+        if len(orders) > (lost == "the first"):
             stop(app, order, why)
 
     monkeypatch.setattr(App, "_stop_mission", lose)
     late = task("late", shell("sleep 600"), deadline=3.0)
+    # Its result comes after the deadline, and is what the second merge waits for.
+    slow = shell(f"sleep {4 if lost.startswith('all before') else 0}; echo b > sub/b.txt")
     # The second merge is judged again, which takes long.
     check = f"{READS}; test $(ls sub | wc -l) -lt 3 || sleep {MARK} || true"
-    mission = crew.record([task("a"), task("b"), late], check)
+    mission = crew.record([task("a"), task("b", slow), late], check)
 
     def look() -> None:
         wait_until(sleepers)

@@ -129,7 +129,7 @@ class Coordinator:
             told = tuple(row.id for row in rows if row.news)
             if told:
                 self._services.store.log.note_told(*told)
-            changes, decided = self._control.changes, math.inf
+            changes = self._control.changes
             if self._progress.wanted:
                 await self._control.may_go_on()
                 await self._heed_base()
@@ -140,7 +140,7 @@ class Coordinator:
                 await self._heed_base()
                 await note_plan_forecast(self._services, self._journal, self._look)
                 now = await asyncio.to_thread(self._observer.situation)
-                moves, decided = d.decide(now), now.elapsed
+                moves = d.decide(now)
             merges = [each for each in moves if isinstance(each, d.Merge)]
             self._next = merges[1:]
             # Merges come last, and one at a time: tasks that become ready through a merge start before the next
@@ -158,7 +158,7 @@ class Coordinator:
                     self._control.ends = True  # later changes would be ignored
                     await self._finish(move)
                     return
-                async with self._holding(move, decided):
+                async with self._holding(move):
                     await self._carry_out(move)
 
     def _heed_breakpoints(self, move: d.Move) -> None:
@@ -198,13 +198,13 @@ class Coordinator:
                 self._ask_about_task(move)
 
     @contextlib.asynccontextmanager
-    async def _holding(self, move: d.Move, elapsed: float) -> AsyncIterator[None]:
+    async def _holding(self, move: d.Move) -> AsyncIterator[None]:
         """Mark a move's task as in hand, and stop other tasks at their deadlines while it is carried out.
 
-        The checks of a merge take long. `elapsed` is the second of the plan's clock at which the move was decided.
+        The checks of a merge take long.
         """
         self._control.in_hand = move.task if isinstance(move, d.Start | d.Merge | d.EndTask) else ""
-        stopping = asyncio.create_task(self._stop_late(elapsed))
+        stopping = asyncio.create_task(self._stop_late())
         try:
             yield
         finally:
@@ -212,11 +212,13 @@ class Coordinator:
             await asyncio.gather(stopping, return_exceptions=True)
             self._control.in_hand = ""
 
-    async def _stop_late(self, elapsed: float) -> None:
-        while (due := d.next_due(self._progress, elapsed)) is not None:
+    async def _stop_late(self) -> None:
+        # Not only at later deadlines: a mission that is just being taken over may not have heeded the order that
+        # was given before this move, and gets another one.
+        due: float | None = plan_seconds_used(self._journal.state, self._services.clock.now()) + _AGAIN_SECONDS
+        while due is not None:
             await asyncio.sleep(due - plan_seconds_used(self._journal.state, self._services.clock.now()))
             await self._control.may_go_on()
-            # A mission that is just being taken over may not heed the order: it gets another one.
             while moves := d.stop_late(now := await asyncio.to_thread(self._observer.situation)):
                 for move in moves:
                     try:
@@ -224,7 +226,7 @@ class Coordinator:
                     except ChargehandError as error:  # it is held, or does not answer, at this moment
                         _LOG.warning("%s is not stopped yet: %s", move.mission, error)
                 await asyncio.sleep(_AGAIN_SECONDS)
-            elapsed = now.elapsed
+            due = d.next_due(self._progress, now.elapsed)
 
     # --- looking
 
