@@ -24,11 +24,14 @@ Answer = dict[str, Any] | tuple[int, bytes]
 
 
 class Keys:
-    """A source of keys with the client secret."""
+    """A source of keys with one client secret, `THE_SECRET`."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
 
     def get(self, name: str) -> str | None:
         """Return the secret of the client."""
-        return "s3cret" if name == "THE_SECRET" else None
+        return self._secret if name == "THE_SECRET" else None
 
 
 class OidcStandIn:
@@ -103,7 +106,7 @@ class OidcStandIn:
     def open(self, **changed: Any) -> SignInProvider:
         """Return our client of this provider."""
         usual = {"url": self.url, "title": "Company", "client": CLIENT, "secret": "THE_SECRET"}
-        return open_providers({"company": SignInConfig(**{**usual, **changed})}, Keys())[0].provider
+        return open_providers({"company": SignInConfig(**{**usual, **changed})}, Keys("s3cret"))[0].provider
 
 
 @contextmanager

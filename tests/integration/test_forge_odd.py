@@ -289,7 +289,7 @@ def test_whatever_a_forge_answers_first_nothing_is_doubled_or_lost(
     host = LocalStoryHost(root)
     stand_in = GitlabHost(root)
     host.kind, host.url = "gitlab", stand_in.server.url
-    host.token = lambda login: f"token-{login}"  # type: ignore[method-assign]
+    monkeypatch.setattr(host, "token", lambda login: f"token-{login}")
     kit = ForgeKit(tmp_path, REVISED, host=host)
     failing = _Failing(stand_in)
     stand_in.server.faults.append(failing)

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.oidc_kit import SECRET, Company, company, walk
+from tests.oidc_stand_in import Keys
 from tests.server_kit import API, Served, environment, serving
 
 from chargehand.core.own_config import SignInConfig
@@ -17,13 +18,6 @@ from chargehand.identity.sign_in import link_subject
 from chargehand.server.serving import bind
 
 AT_PROVIDER = f"{API}/sign-in/company"
-
-
-class Keys:
-    """A source of keys with the client secret."""
-
-    def get(self, name: str) -> str | None:
-        return SECRET if name == "THE_SECRET" else None
 
 
 class Office:
@@ -72,7 +66,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
             url=provider.url, client="chargehand", secret="THE_SECRET", groups=("eng",),
             roles=("ops=operator", "boss=admin"),
         )  # fmt: skip
-        providers = open_providers({"company": config}, Keys())
+        providers = open_providers({"company": config}, Keys(SECRET))
         with serving(environment(directory), directory, port=port, sign_in=providers) as served:
             yield Office(served, provider)
 

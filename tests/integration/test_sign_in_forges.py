@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from tests.forge_stand_in import Answer, Asked
 from tests.gitea_kit import PASSWORD, gitea
 from tests.github_stand_in import openapi
-from tests.oidc_stand_in import PENDING, OidcStandIn, oidc_stand_in
+from tests.oidc_stand_in import PENDING, Keys, OidcStandIn, oidc_stand_in
 from tests.oidc_stand_in import Answer as Reply
 from tests.server_kit import API, environment, serving
 
@@ -23,16 +24,6 @@ from chargehand.core.own_config import SignInConfig
 from chargehand.core.ports import ExternalSubject
 from chargehand.identity.providers import open_providers
 from chargehand.server.serving import bind
-
-
-class Keys:
-    """A source of keys with one client secret."""
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-
-    def get(self, name: str) -> str | None:
-        return self._secret if name == "THE_SECRET" else None
 
 
 def fields_of(page: str, needle: str) -> dict[str, str]:
@@ -96,7 +87,7 @@ def github() -> Iterator[OidcStandIn]:
         }
         for path, document in known.items():
             content = json.dumps(document).encode()
-            stand_in.answers[f"/api/v3{path}"] = lambda content=content: (200, content)  # type: ignore[misc]
+            stand_in.answers[f"/api/v3{path}"] = partial(tuple[int, bytes], (200, content))
         stand_in.answers["/login/oauth/access_token"] = lambda: {"access_token": "gho_1", "token_type": "bearer"}
         yield stand_in
 

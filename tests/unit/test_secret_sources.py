@@ -79,7 +79,7 @@ def test_sources_are_asked_in_the_order_of_the_user_or_of_the_entry(tmp_path: Pa
 
 def test_one_name_can_have_another_source_for_each_project_role_and_provider(tmp_path: Path) -> None:
     keys = {
-        "web": SecretKeyConfig(name=NAME, sources=("say",), path="of-the-web", projects=("p-1", "/work/web/")),
+        "web": SecretKeyConfig(name=NAME, sources=("say",), path="of-the-web", projects=("p-1", "/srv/web/")),
         "review": SecretKeyConfig(name=NAME, sources=("say",), path="of-reviews", roles=("reviewer",)),
         "host": SecretKeyConfig(name=NAME, sources=("say",), path="of-a-host", providers=("models.example",)),
     }
@@ -91,7 +91,7 @@ def test_one_name_can_have_another_source_for_each_project_role_and_provider(tmp
         return found.value
 
     assert given(projects=("p-1",), role="reviewer", provider="openai") == "of-the-web"
-    assert given(projects=("p-9", "/work/web")) == "of-the-web"
+    assert given(projects=("p-9", "/srv/web")) == "of-the-web"
     assert given(projects=("p-2",), role="reviewer") == "of-reviews"
     assert given(projects=("p-2",), role="developer", provider="models.example") == "of-a-host"
 
@@ -99,7 +99,7 @@ def test_one_name_can_have_another_source_for_each_project_role_and_provider(tmp
 @pytest.mark.parametrize(
     ("scope", "use"),
     [
-        ({"projects": ("p-1",)}, KeyUse(projects=("p-2", "/work/p-1"))),
+        ({"projects": ("p-1",)}, KeyUse(projects=("p-2", "/srv/p-1"))),
         ({"projects": ("p-1",)}, KeyUse()),
         ({"roles": ("reviewer",)}, KeyUse(projects=("p-1",), role="developer")),
         ({"providers": ("openai",)}, KeyUse(provider="evil.example")),

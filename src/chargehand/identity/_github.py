@@ -98,15 +98,17 @@ class GithubProvider:
     def _find_groups(self, token: str) -> tuple[str, ...]:
         if not {"read:org", "write:org", "admin:org"} & {*self._setup.scopes}:
             return ()
-        groups = [each.login for each in self._pages("user/orgs", token, _Organization)]
-        groups += [f"{each.organization.login}/{each.slug}" for each in self._pages("user/teams", token, _Team)]
+        groups = [each.login for each in self._pages("user/orgs", token, list[_Organization])]
+        groups += [
+            f"{each.organization.login}/{each.slug}" for each in self._pages("user/teams", token, list[_Team])
+        ]
         return read_groups(groups)
 
-    def _pages(self, path: str, token: str, kind: type[_T]) -> list[_T]:
+    def _pages(self, path: str, token: str, kind: type[list[_T]]) -> list[_T]:
         found: list[_T] = []
         for page in range(1, MOST_GROUPS // _PAGE + 1):
             url = f"{self._api}/{path}?per_page={_PAGE}&page={page}"
-            part = self._client.decode(self._client.read(url, token=token), list[kind])  # type: ignore[valid-type]
+            part = self._client.decode(self._client.read(url, token=token), kind)
             found += part
             if len(part) < _PAGE:
                 break

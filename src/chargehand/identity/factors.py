@@ -66,9 +66,12 @@ def confirm_enrolment(reader: StateReader, name: str, code: str, *, by: Caller) 
 
 
 def remove_factor(reader: StateReader, name: str, *, by: Caller) -> FactorListDocument:
-    """Remove a factor of the caller. Raises `NotFoundError`, `RefusedError` (`access_denied`, `proof_needed`)."""
+    """Remove a factor of the caller, and end the other sessions of the account.
+
+    Raises `NotFoundError`, `RefusedError` (`access_denied`, `proof_needed`).
+    """
     require_own(reader, by, "factor.own.remove")
-    reader.store.factors.remove(by.user, name, actor=actor_of(by))
+    reader.store.factors.remove(by.user, name, session=by.session, actor=actor_of(by))
     return list_factors(reader, by=by)
 
 

@@ -361,7 +361,7 @@ class ChargehandServer:
     async def answer_sign_in(
         self, work: Callable[[Request, dict[str, Any]], Response], request: Request
     ) -> Response:
-        """Answer a step of an external sign-in, in the threads and the places of logins."""
+        """Answer a step of a sign-in by a provider or passkey, in the threads and the places of logins."""
 
         async def enter() -> Response:
             request.scope[_HELD].append(self._logins.take(name_network(request)))

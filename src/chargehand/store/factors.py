@@ -102,8 +102,11 @@ class SecondFactors:
             replace_codes(change, user, codes)
             change.note("factor.codes", user)
 
-    def remove(self, user: str, name: str, *, actor: Actor) -> None:
-        """Remove a factor, and with the last one the recovery codes. Raises `NotFoundError`, `StoreError`."""
+    def remove(self, user: str, name: str, *, session: str, actor: Actor) -> None:
+        """Remove a factor, and with the last one the recovery codes; close all sessions but `session` (a digest).
+
+        Another session may have been opened with the removed factor. Raises `NotFoundError`, `StoreError`.
+        """
         with self._log.change(actor) as change:
             remove = "DELETE FROM second_factors WHERE user = ? AND name = ?"
             if change.execute(remove, (user, name)).rowcount == 0:
@@ -112,6 +115,8 @@ class SecondFactors:
             left = "SELECT 1 FROM second_factors WHERE user = ? AND confirmed = 1"
             if change.execute(left, (user,)).fetchone() is None:
                 change.execute("DELETE FROM recovery_codes WHERE user = ?", (user,))
+            close = "DELETE FROM web_sessions WHERE kind IN ('password', 'passkey') AND user = ? AND digest <> ?"
+            change.execute(close, (user, session))
             change.note("factor.remove", f"{user} ({name})")
 
     def reset(self, user: str, *, actor: Actor) -> None:

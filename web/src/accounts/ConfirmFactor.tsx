@@ -2,7 +2,7 @@ import { useState, type SyntheticEvent } from "react";
 import { post } from "../api/client";
 import type { Enrolment, RecoveryCodes } from "../api/contract";
 import { Button } from "../design/Button";
-import { TextField } from "../design/Field";
+import { CodeField } from "./CodeField";
 import { Refusal } from "./Refusal";
 import { useSend } from "./useSend";
 
@@ -22,14 +22,7 @@ export function ConfirmFactor({ enrolment, onClose, onDone }: { enrolment: Enrol
       <code className="code" aria-label="Secret">
         {enrolment.secret}
       </code>
-      <TextField
-        label="First code"
-        autoComplete="one-time-code"
-        inputMode="numeric"
-        required
-        value={code}
-        onChange={(event) => setCode(event.target.value)}
-      />
+      <CodeField label="First code" value={code} onChange={setCode} numeric />
       <Refusal error={error} />
       <div className="row">
         <Button type="submit" kind="primary" busy={busy} disabled={!code}>

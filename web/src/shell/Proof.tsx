@@ -3,11 +3,11 @@ import { useEffect, useState, type SyntheticEvent } from "react";
 import { post, whenProofNeeded } from "../api/client";
 import { hasPasskeys, signInByPasskey } from "../accounts/passkeys";
 import { sessionQuery } from "../api/queries";
+import { CodeField } from "../accounts/CodeField";
 import { Refusal } from "../accounts/Refusal";
 import { useSend } from "../accounts/useSend";
 import { Button } from "../design/Button";
 import { Dialog } from "../design/Dialog";
-import { TextField } from "../design/Field";
 
 type Answer = (accepted: boolean) => void;
 
@@ -43,14 +43,7 @@ function ProofDialog({ end }: { end: Answer }) {
     <Dialog title="Confirm that it is you" onClose={() => end(false)} keep>
       <form className="stack" onSubmit={submit}>
         <p>This change needs a code of your second factor, or a recovery code. It then counts for ten minutes.</p>
-        <TextField
-          label="Code"
-          autoComplete="one-time-code"
-          inputMode="numeric"
-          required
-          value={code}
-          onChange={(event) => setCode(event.target.value)}
-        />
+        <CodeField label="Code" value={code} onChange={setCode} />
         <Refusal error={error} />
         <div className="row">
           <Button type="submit" kind="primary" busy={busy} disabled={!code}>

@@ -1,1 +1,0 @@
-import{l as e}from"./shared-C5_RG-th.js";import{i as t}from"./index-D1L0El0l.js";import{a as n}from"./react-DX0dg-6H.js";var r=n();function i({command:n}){return(0,r.jsxs)(r.Fragment,{children:[(0,r.jsx)(`code`,{className:`wrap`,children:n}),(0,r.jsx)(e,{kind:`quiet`,"aria-label":`Copy ${n}`,onClick:()=>void t(n),children:`Copy`})]})}export{i as t};
