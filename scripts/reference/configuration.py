@@ -69,7 +69,7 @@ _FORMS = {
     "http": "`https://…` or `http://…`, without user, password, `?` and `#`",
     "forge": "`https://…`, or `file:///DIRECTORY` of a local forge",
     "label": "text",
-    "group role": "`GROUP=ROLE`",
+    "mapping": "`GROUP=ROLE`",
     "domain": "domain",
     "branch": "name of a branch with `{number}`",
     "template": "text with named fields",

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.oidc_stand_in import CLIENT, PENDING, OidcStandIn, oidc_stand_in
 
+from chargehand.configuration.keys import entry_keys, parse_value
 from chargehand.core.errors import ChargehandError, ConfigError, InfrastructureError, RefusedError
 from chargehand.core.ports import ExternalSubject, SignInProvider
 
@@ -303,6 +304,29 @@ def test_a_logout_token_counts_once(issuer: OidcStandIn) -> None:
 def test_an_entry_that_cannot_work_is_refused_at_the_start(issuer: OidcStandIn, changed: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"\[sign_in\.company\]"):
         issuer.open(**changed)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("roles", ["ops=boss"]),
+        ("roles", ["ops"]),
+        ("roles", ["=admin"]),
+        ("domains", ["@example.org"]),
+        ("domains", ["*.example.org"]),
+        ("domains", ["org"]),
+        ("url", "https://user:word@issuer.example"),
+        ("kind", "saml"),
+        ("role", "owner"),
+    ],
+)
+def test_a_wrong_value_of_the_configuration_is_refused(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        parse_value(entry_keys("sign_in")[field], value, "here")
+
+
+def test_roles_of_groups_may_have_any_name() -> None:
+    assert parse_value(entry_keys("sign_in")["roles"], ["a = b/c=admin", "ops=viewer"], "here")
 
 
 def test_a_missing_secret_is_named(issuer: OidcStandIn) -> None:

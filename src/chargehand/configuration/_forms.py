@@ -109,7 +109,7 @@ FORMS: tuple[tuple[str, re.Pattern[str], str, str], ...] = (
         "write it without '@' and '*', such as example.org",
     ),
     (
-        "group role",
+        "mapping",
         late_pattern(rf"{_PRINTED}{{1,100}}=(?:viewer|operator|admin)"),
         "not the role of a group",
         "write GROUP=ROLE with viewer, operator or admin, such as ops=operator",

@@ -60,7 +60,7 @@ class SignInConfig(Struct, frozen=True, kw_only=True):
     ] = ()
     roles: Annotated[
         tuple[str, ...],
-        KeySpec("roles of groups, as GROUP=ROLE; the highest is set at each sign-in", form="group role"),
+        KeySpec("roles of groups, as GROUP=ROLE; the highest is set at each sign-in", form="mapping"),
     ] = ()
     role: Annotated[
         Literal["viewer", "operator", "admin"],
